@@ -1,5 +1,6 @@
 /*
- * Decides growth (doubling, up to the maximum) and the byte forms. Any thread, one at a time per buffer.
+ * Decides growth (doubling, up to the maximum) and the byte forms. Any thread, one at a time per
+ * buffer.
  */
 #include "proto/base/buf.h"
 
@@ -185,8 +186,8 @@ ef_buf_check(const struct ef_buf *buf, const char *what, struct ef_err *err)
 {
     if (!buf->failed)
         return EF_OK;
-    return ef_err_set(err, EF_ELIMIT, "%s is larger than its limit of %zu bytes, or memory ran out", what,
-                      buf->bytes_max);
+    return ef_err_set(err, EF_ELIMIT, "%s is larger than its limit of %zu bytes, or memory ran out",
+                      what, buf->bytes_max);
 }
 
 const uint8_t *

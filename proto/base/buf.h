@@ -1,8 +1,9 @@
 /*
  * A growing byte buffer with a maximum given at birth, and a reader that never runs past its end.
  *
- * Invariants: len <= cap <= bytes_max; data is NULL only while cap is 0. A failed append leaves the buffer as it was and sets
- * `failed`, which stays set: a writer may append many times and check once. Not thread-safe.
+ * Invariants: len <= cap <= bytes_max; data is NULL only while cap is 0. A failed append leaves the
+ * buffer as it was and sets `failed`, which stays set: a writer may append many times and check
+ * once. Not thread-safe.
  */
 #ifndef PROTO_BASE_BUF_H
 #define PROTO_BASE_BUF_H
@@ -29,7 +30,7 @@ bool ef_buf_append(struct ef_buf *buf, const void *data, size_t len);
 bool ef_buf_append_str(struct ef_buf *buf, const char *text);
 bool ef_buf_printf(struct ef_buf *buf, const char *fmt, ...) EF_PRINTF(2, 3);
 bool ef_buf_put_u8(struct ef_buf *buf, uint8_t value);
-bool ef_buf_put_varint(struct ef_buf *buf, uint64_t value);  /* LEB128, 1 to 10 bytes */
+bool ef_buf_put_varint(struct ef_buf *buf, uint64_t value); /* LEB128, 1 to 10 bytes */
 bool ef_buf_put_zigzag(struct ef_buf *buf, int64_t value);
 bool ef_buf_put_le32(struct ef_buf *buf, uint32_t value);
 bool ef_buf_put_le64(struct ef_buf *buf, uint64_t value);

@@ -1,5 +1,6 @@
 /*
- * Decides how errors are worded and which code an errno becomes. Must not know any module. Any thread.
+ * Decides how errors are worded and which code an errno becomes. Must not know any module. Any
+ * thread.
  */
 #include "proto/base/err.h"
 
@@ -127,7 +128,7 @@ ef_err_errno(struct ef_err *err, const char *fmt, ...)
 void
 ef_assert_failed(const char *expr, const char *file, int line)
 {
-    fprintf(stderr, "everflame: internal error: '%s' does not hold at %s:%d; please report this\n", expr,
-            file, line);
+    fprintf(stderr, "everflame: internal error: '%s' does not hold at %s:%d; please report this\n",
+            expr, file, line);
     abort();
 }

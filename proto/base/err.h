@@ -1,8 +1,9 @@
 /*
  * Result codes and the error message that travels with them.
  *
- * A fallible function returns ef_rc (0 good, negative bad) and takes `struct ef_err *err` last; err may be NULL. The function
- * that knows the reason sets the text, callers add a prefix. The text is complete enough to show to an operator.
+ * A fallible function returns ef_rc (0 good, negative bad) and takes `struct ef_err *err` last; err
+ * may be NULL. The function that knows the reason sets the text, callers add a prefix. The text is
+ * complete enough to show to an operator.
  */
 #ifndef PROTO_BASE_ERR_H
 #define PROTO_BASE_ERR_H
@@ -34,11 +35,13 @@ struct ef_err {
         }                                                                                          \
     } while (0)
 
-/* Sets code and text; returns rc, so that `return ef_err_set(...)` reads well. Does not allocate. */
+/* Sets code and text; returns rc, so that `return ef_err_set(...)` reads well. Does not allocate.
+ */
 ef_rc ef_err_set(struct ef_err *err, ef_rc rc, const char *fmt, ...) EF_PRINTF(3, 4);
 /* Puts "<text>: " before the present message. Keeps the code. */
 void ef_err_prefix(struct ef_err *err, const char *fmt, ...) EF_PRINTF(2, 3);
-/* Sets code (EF_ENOSPC for ENOSPC and EDQUOT, EF_ENOMEM, EF_ENOTFOUND for ENOENT, otherwise EF_EIO) and text from errno. */
+/* Sets code (EF_ENOSPC for ENOSPC and EDQUOT, EF_ENOMEM, EF_ENOTFOUND for ENOENT, otherwise EF_EIO)
+ * and text from errno. */
 ef_rc ef_err_errno(struct ef_err *err, const char *fmt, ...) EF_PRINTF(2, 3);
 
 const char *ef_rc_name(ef_rc rc);     /* "EF_ELIMIT"; "EF_UNKNOWN" for other numbers */
@@ -48,7 +51,8 @@ int ef_rc_http(ef_rc rc);             /* HTTP status */
 int ef_rc_exit(ef_rc rc);             /* exit code of a program */
 
 /*
- * For our own bugs only, never for input. Stays on in release. Not for sampler/lib (guest rule: use ef_guest_check there).
+ * For our own bugs only, never for input. Stays on in release. Not for sampler/lib (guest rule: use
+ * ef_guest_check there).
  */
 void ef_assert_failed(const char *expr, const char *file, int line) __attribute__((noreturn));
 #define EF_ASSERT(expr)                                                                            \

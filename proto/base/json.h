@@ -1,7 +1,7 @@
 /*
- * Writes JSON into a buffer, in order, without a tree in memory. The caller calls begin and end in pairs; commas and escapes
- * are done here. Numbers that are not finite become null. Text that is not UTF-8 gets U+FFFD for each bad byte.
- * Errors: the buffer's `failed` flag. One thread.
+ * Writes JSON into a buffer, in order, without a tree in memory. The caller calls begin and end in
+ * pairs; commas and escapes are done here. Numbers that are not finite become null. Text that is
+ * not UTF-8 gets U+FFFD for each bad byte. Errors: the buffer's `failed` flag. One thread.
  */
 #ifndef PROTO_BASE_JSON_H
 #define PROTO_BASE_JSON_H
@@ -27,7 +27,8 @@ void ef_json_str(struct ef_json *json, const char *text);
 void ef_json_strn(struct ef_json *json, const char *text, size_t len);
 void ef_json_i64(struct ef_json *json, int64_t value);
 void ef_json_u64(struct ef_json *json, uint64_t value);
-void ef_json_f64(struct ef_json *json, double value); /* shortest of 6 to 17 digits that reads back the same */
+void ef_json_f64(struct ef_json *json,
+                 double value); /* shortest of 6 to 17 digits that reads back the same */
 void ef_json_bool(struct ef_json *json, bool value);
 void ef_json_null(struct ef_json *json);
 

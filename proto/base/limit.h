@@ -1,5 +1,6 @@
 /*
- * Arithmetic on numbers from outside: each helper returns false instead of wrapping around and leaves *ret untouched then.
+ * Arithmetic on numbers from outside: each helper returns false instead of wrapping around and
+ * leaves *ret untouched then.
  */
 #ifndef PROTO_BASE_LIMIT_H
 #define PROTO_BASE_LIMIT_H

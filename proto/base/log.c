@@ -40,7 +40,8 @@ ef_log_write(enum ef_log_event event, const char *fmt, ...)
 
     if (event >= EF_EVENT_COUNT || event_rows[event].level > level_max)
         return;
-    used = (size_t)snprintf(line, sizeof(line), "%s %s %s: ", ef_wall_format(ef_wall_now(), when, sizeof(when)),
+    used = (size_t)snprintf(line, sizeof(line),
+                            "%s %s %s: ", ef_wall_format(ef_wall_now(), when, sizeof(when)),
                             level_names[event_rows[event].level], event_rows[event].id);
     va_start(args, fmt);
     len = vsnprintf(line + used, sizeof(line) - used - 1, fmt, args);
@@ -52,7 +53,8 @@ ef_log_write(enum ef_log_event event, const char *fmt, ...)
             line[i] = '?';
     }
     line[used++] = '\n';
-    EF_IGNORE(write(STDERR_FILENO, line, used) < 0, "there is nowhere to report a failing stderr to");
+    EF_IGNORE(write(STDERR_FILENO, line, used) < 0,
+              "there is nowhere to report a failing stderr to");
 }
 
 void
@@ -60,6 +62,6 @@ ef_log_reference(struct ef_buf *out)
 {
     ef_buf_append_str(out, "| Event | Level | Meaning |\n| --- | --- | --- |\n");
     for (size_t i = 0; i < EF_COUNT_OF(event_rows); i++)
-        ef_buf_printf(out, "| `%s` | %s | %s |\n", event_rows[i].id, level_names[event_rows[i].level],
-                      event_rows[i].sentence);
+        ef_buf_printf(out, "| `%s` | %s | %s |\n", event_rows[i].id,
+                      level_names[event_rows[i].level], event_rows[i].sentence);
 }

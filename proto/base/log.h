@@ -1,8 +1,10 @@
 /*
- * Log lines on stderr, one event each: time, level, event id, text. Events are declared once in events.def.
+ * Log lines on stderr, one event each: time, level, event id, text. Events are declared once in
+ * events.def.
  *
- * Names from outside stand in single quotes in the text. Never profile contents, tokens or code at info or above.
- * Any thread; one write(2) per line, so lines of threads do not mix. Control characters are replaced by '?'.
+ * Names from outside stand in single quotes in the text. Never profile contents, tokens or code at
+ * info or above. Any thread; one write(2) per line, so lines of threads do not mix. Control
+ * characters are replaced by '?'.
  */
 #ifndef PROTO_BASE_LOG_H
 #define PROTO_BASE_LOG_H

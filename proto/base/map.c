@@ -20,7 +20,8 @@ ef_hash(const void *data, size_t len)
 static size_t
 slot_of(const struct ef_map *map, uint64_t key)
 {
-    return (size_t)((key ^ (key >> 32)) * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (map->slot_count - 1);
+    return (size_t)((key ^ (key >> 32)) * UINT64_C(0x9e3779b97f4a7c15) >> 20) &
+           (map->slot_count - 1);
 }
 
 void
@@ -80,7 +81,8 @@ grow(struct ef_map *map)
         size_t to;
         if (!map->used[i])
             continue;
-        for (to = slot_of(&bigger, map->slots[i].key); bigger.used[to]; to = (to + 1) & (bigger.slot_count - 1))
+        for (to = slot_of(&bigger, map->slots[i].key); bigger.used[to];
+             to = (to + 1) & (bigger.slot_count - 1))
             ;
         bigger.used[to] = 1;
         bigger.slots[to] = map->slots[i];
@@ -121,7 +123,8 @@ ef_map_remove(struct ef_map *map, uint64_t key)
 
     if (found == NULL)
         return false;
-    hole = (size_t)((struct ef_map_slot *)((char *)found - offsetof(struct ef_map_slot, value)) - map->slots);
+    hole = (size_t)((struct ef_map_slot *)((char *)found - offsetof(struct ef_map_slot, value)) -
+                    map->slots);
     /* Move later members of the run back, so that no search stops too early. */
     for (i = (hole + 1) & mask; map->used[i]; i = (i + 1) & mask) {
         size_t home = slot_of(map, map->slots[i].key);

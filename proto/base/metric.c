@@ -52,9 +52,10 @@ ef_metric_expose(struct ef_buf *out)
 {
     for (size_t i = 0; i < EF_METRIC_COUNT; i++) {
         uint64_t milli = atomic_load_explicit(&values_milli[i], memory_order_relaxed);
-        ef_buf_printf(out, "# HELP everflame_%s %s\n# TYPE everflame_%s %s\neverflame_%s %" PRIu64, metric_rows[i].name,
-                      metric_rows[i].sentence, metric_rows[i].name,
-                      metric_rows[i].kind == COUNTER ? "counter" : "gauge", metric_rows[i].name, milli / 1000);
+        ef_buf_printf(out, "# HELP everflame_%s %s\n# TYPE everflame_%s %s\neverflame_%s %" PRIu64,
+                      metric_rows[i].name, metric_rows[i].sentence, metric_rows[i].name,
+                      metric_rows[i].kind == COUNTER ? "counter" : "gauge", metric_rows[i].name,
+                      milli / 1000);
         if (milli % 1000 != 0)
             ef_buf_printf(out, ".%03u", (unsigned)(milli % 1000));
         ef_buf_append_str(out, "\n");
@@ -64,7 +65,8 @@ ef_metric_expose(struct ef_buf *out)
 void
 ef_metric_reference(struct ef_buf *out)
 {
-    ef_buf_append_str(out, "| Metric | Kind | Meaning | When it rises |\n| --- | --- | --- | --- |\n");
+    ef_buf_append_str(out,
+                      "| Metric | Kind | Meaning | When it rises |\n| --- | --- | --- | --- |\n");
     for (size_t i = 0; i < EF_METRIC_COUNT; i++)
         ef_buf_printf(out, "| `everflame_%s` | %s | %s | %s |\n", metric_rows[i].name,
                       metric_rows[i].kind == COUNTER ? "counter" : "gauge", metric_rows[i].sentence,

@@ -1,5 +1,6 @@
 /*
- * Process-wide counters and gauges, declared once in metrics.def. Any thread; relaxed atomics, a few nanoseconds.
+ * Process-wide counters and gauges, declared once in metrics.def. Any thread; relaxed atomics, a
+ * few nanoseconds.
  */
 #ifndef PROTO_BASE_METRIC_H
 #define PROTO_BASE_METRIC_H
@@ -13,7 +14,8 @@ enum ef_metric {
     EF_METRIC_COUNT
 };
 
-/* Counts in thousandths inside, so that seconds may be fractions: use _add for whole numbers, _add_milli for thousandths. */
+/* Counts in thousandths inside, so that seconds may be fractions: use _add for whole numbers,
+ * _add_milli for thousandths. */
 void ef_metric_add(enum ef_metric metric, uint64_t count);
 void ef_metric_add_milli(enum ef_metric metric, uint64_t thousandths);
 void ef_metric_set(enum ef_metric metric, uint64_t value);

@@ -1,5 +1,6 @@
 /*
- * Decides how option texts become values, what --help looks like, and how unknown names are answered. Main thread.
+ * Decides how option texts become values, what --help looks like, and how unknown names are
+ * answered. Main thread.
  */
 #include "proto/base/option.h"
 
@@ -19,9 +20,10 @@ ef_size_parse(const char *text, uint64_t *ret_bytes, struct ef_err *err)
     static const struct {
         const char *suffix;
         uint64_t factor;
-    } units[] = {{"", 1},           {"B", 1},          {"kB", 1000},           {"KB", 1000},      {"MB", 1000000},
-                 {"GB", 1000000000}, {"KiB", 1u << 10}, {"MiB", 1u << 20},      {"GiB", 1u << 30}, {"k", 1u << 10},
-                 {"K", 1u << 10},    {"M", 1u << 20},   {"G", 1u << 30}};
+    } units[] = {{"", 1},           {"B", 1},           {"kB", 1000},      {"KB", 1000},
+                 {"MB", 1000000},   {"GB", 1000000000}, {"KiB", 1u << 10}, {"MiB", 1u << 20},
+                 {"GiB", 1u << 30}, {"k", 1u << 10},    {"K", 1u << 10},   {"M", 1u << 20},
+                 {"G", 1u << 30}};
     char *end;
     uint64_t number, bytes;
 
@@ -29,17 +31,20 @@ ef_size_parse(const char *text, uint64_t *ret_bytes, struct ef_err *err)
     number = strtoull(text, &end, 10);
     if (errno == 0 && isdigit((unsigned char)*text)) {
         for (size_t i = 0; i < EF_COUNT_OF(units); i++) {
-            if (strcmp(end, units[i].suffix) == 0 && !__builtin_mul_overflow(number, units[i].factor, &bytes)) {
+            if (strcmp(end, units[i].suffix) == 0 &&
+                !__builtin_mul_overflow(number, units[i].factor, &bytes)) {
                 *ret_bytes = bytes;
                 return EF_OK;
             }
         }
     }
-    return ef_err_set(err, EF_EINVAL, "'%.64s' is not a size; write for example 64MiB or 4096", text);
+    return ef_err_set(err, EF_EINVAL, "'%.64s' is not a size; write for example 64MiB or 4096",
+                      text);
 }
 
 static ef_rc
-parse_number(const struct ef_option *option, const char *text, double *ret_number, uint64_t *ret_whole, struct ef_err *err)
+parse_number(const struct ef_option *option, const char *text, double *ret_number,
+             uint64_t *ret_whole, struct ef_err *err)
 {
     ef_span_ns span;
     char *end;
@@ -75,9 +80,11 @@ parse_number(const struct ef_option *option, const char *text, double *ret_numbe
 static ef_rc
 parse_bool(const char *text, bool *ret, struct ef_err *err)
 {
-    if (strcmp(text, "true") == 0 || strcmp(text, "yes") == 0 || strcmp(text, "on") == 0 || strcmp(text, "1") == 0)
+    if (strcmp(text, "true") == 0 || strcmp(text, "yes") == 0 || strcmp(text, "on") == 0 ||
+        strcmp(text, "1") == 0)
         *ret = true;
-    else if (strcmp(text, "false") == 0 || strcmp(text, "no") == 0 || strcmp(text, "off") == 0 || strcmp(text, "0") == 0)
+    else if (strcmp(text, "false") == 0 || strcmp(text, "no") == 0 || strcmp(text, "off") == 0 ||
+             strcmp(text, "0") == 0)
         *ret = false;
     else
         return ef_err_set(err, EF_EINVAL, "'%.64s' is neither true nor false", text);
@@ -95,15 +102,19 @@ ef_option_set(const struct ef_option *option, void *holder, const char *text, st
 
     if (option->type == EF_OPT_STR) {
         size_t len = strlen(text);
-        if (len >= EF_OPT_STR_MAX || (double)len < option->min || (option->max > 0 && (double)len > option->max))
-            return ef_err_set(err, EF_EINVAL, "option '%s': a text of %zu bytes is too %s", option->name, len,
-                              (double)len < option->min ? "short" : "long");
+        if (len >= EF_OPT_STR_MAX || (double)len < option->min ||
+            (option->max > 0 && (double)len > option->max))
+            return ef_err_set(err, EF_EINVAL, "option '%s': a text of %zu bytes is too %s",
+                              option->name, len, (double)len < option->min ? "short" : "long");
         memcpy(field, text, len + 1);
         return EF_OK;
     }
-    rc = option->type == EF_OPT_BOOL ? parse_bool(text, &truth, err) : parse_number(option, text, &number, &whole, err);
-    if (rc == EF_OK && option->type != EF_OPT_BOOL && (number < option->min || number > option->max))
-        rc = ef_err_set(err, EF_EINVAL, "'%.64s' is outside %.15g to %.15g %s", text, option->min, option->max, option->unit);
+    rc = option->type == EF_OPT_BOOL ? parse_bool(text, &truth, err)
+                                     : parse_number(option, text, &number, &whole, err);
+    if (rc == EF_OK && option->type != EF_OPT_BOOL &&
+        (number < option->min || number > option->max))
+        rc = ef_err_set(err, EF_EINVAL, "'%.64s' is outside %.15g to %.15g %s", text, option->min,
+                        option->max, option->unit);
     if (rc != EF_OK) {
         ef_err_prefix(err, "option '%s'", option->name);
         return rc;
@@ -124,7 +135,8 @@ ef_option_defaults(const struct ef_option *table, size_t count, void *holder)
         EF_ASSERT(ef_option_set(&table[i], holder, table[i].default_text, NULL) == EF_OK);
 }
 
-/* The flag of an option: underscores become hyphens; a span's "-ms" is not said, its value carries the unit. */
+/* The flag of an option: underscores become hyphens; a span's "-ms" is not said, its value carries
+ * the unit. */
 static void
 flag_name(const struct ef_option *option, bool short_form, char *buf, size_t len)
 {
@@ -133,7 +145,8 @@ flag_name(const struct ef_option *option, bool short_form, char *buf, size_t len
         if (*at == '_')
             *at = '-';
     }
-    if (short_form && option->type == EF_OPT_SPAN_MS && strlen(buf) > 3 && strcmp(buf + strlen(buf) - 3, "-ms") == 0)
+    if (short_form && option->type == EF_OPT_SPAN_MS && strlen(buf) > 3 &&
+        strcmp(buf + strlen(buf) - 3, "-ms") == 0)
         buf[strlen(buf) - 3] = '\0';
 }
 
@@ -213,7 +226,8 @@ unknown_flag(const struct ef_option *table, size_t count, const char *name, stru
         }
     }
     if (best[0] != '\0')
-        return ef_err_set(err, EF_EUSAGE, "there is no option '--%.64s'; do you mean '--%s'?", name, best);
+        return ef_err_set(err, EF_EUSAGE, "there is no option '--%.64s'; do you mean '--%s'?", name,
+                          best);
     return ef_err_set(err, EF_EUSAGE, "there is no option '--%.64s'; --help lists them", name);
 }
 
@@ -238,8 +252,8 @@ split_flag(const char *word, struct flag_word *ret)
 }
 
 static ef_rc
-take_flag(const struct ef_option *table, size_t count, void *holder, const char *word, const char *next, bool *ret_used_next,
-          struct ef_err *err)
+take_flag(const struct ef_option *table, size_t count, void *holder, const char *word,
+          const char *next, bool *ret_used_next, struct ef_err *err)
 {
     struct flag_word flag;
     const struct ef_option *option;
@@ -272,8 +286,8 @@ take_flag(const struct ef_option *table, size_t count, void *holder, const char 
 }
 
 ef_rc
-ef_option_parse_argv(const struct ef_option *table, size_t count, void *holder, int *argc, char **argv, bool *ret_help,
-                     bool *ret_version, struct ef_err *err)
+ef_option_parse_argv(const struct ef_option *table, size_t count, void *holder, int *argc,
+                     char **argv, bool *ret_help, bool *ret_version, struct ef_err *err)
 {
     int kept = 1;
     bool words_only = false;
@@ -289,18 +303,21 @@ ef_option_parse_argv(const struct ef_option *table, size_t count, void *holder, 
             words_only = true;
         } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             *ret_help = true;
-        } else if (strcmp(argv[i], "--version") == 0 && ef_option_find(table, count, "version") == NULL) {
+        } else if (strcmp(argv[i], "--version") == 0 &&
+                   ef_option_find(table, count, "version") == NULL) {
             *ret_version = true;
         } else if (argv[i][1] == '-') {
             rc = take_flag(table, count, holder, argv[i], next, &used_next, err);
-        } else if (strncmp(argv[i], "-o", 2) == 0 && ef_option_find(table, count, "output") != NULL) {
+        } else if (strncmp(argv[i], "-o", 2) == 0 &&
+                   ef_option_find(table, count, "output") != NULL) {
             const char *value = argv[i][2] != '\0' ? argv[i] + 2 : next;
             used_next = argv[i][2] == '\0';
             if (value == NULL)
                 return ef_err_set(err, EF_EUSAGE, "option '-o' needs a file name");
             rc = ef_option_set(ef_option_find(table, count, "output"), holder, value, err);
         } else {
-            return ef_err_set(err, EF_EUSAGE, "there is no option '%.64s'; --help lists them", argv[i]);
+            return ef_err_set(err, EF_EUSAGE, "there is no option '%.64s'; --help lists them",
+                              argv[i]);
         }
         if (rc != EF_OK)
             return rc;
@@ -351,11 +368,13 @@ ef_option_help(const struct ef_option *table, size_t count, FILE *out)
 void
 ef_option_reference(const struct ef_option *table, size_t count, struct ef_buf *out)
 {
-    ef_buf_append_str(out, "| Option | Default | Range | Change | Meaning |\n| --- | --- | --- | --- | --- |\n");
+    ef_buf_append_str(
+        out, "| Option | Default | Range | Change | Meaning |\n| --- | --- | --- | --- | --- |\n");
     for (size_t i = 0; i < count; i++) {
         char range[96] = "";
         if (table[i].type != EF_OPT_BOOL && table[i].type != EF_OPT_STR)
-            snprintf(range, sizeof(range), "%.15g to %.15g %s", table[i].min, table[i].max, table[i].unit);
+            snprintf(range, sizeof(range), "%.15g to %.15g %s", table[i].min, table[i].max,
+                     table[i].unit);
         ef_buf_printf(out, "| `%s` | %s | %s | %s | %s |\n", table[i].name,
                       table[i].default_text[0] != '\0' ? table[i].default_text : "(none)", range,
                       table[i].reload == EF_OPT_LIVE ? "live" : "restart", table[i].sentence);

@@ -48,8 +48,8 @@ static const struct {
     const char *suffix; /* Longer ones first where one is the start of another. */
     int64_t ns;
 } span_units[] = {
-    {"ms", EF_NS_PER_MS}, {"us", EF_NS_PER_US},        {"ns", 1},
-    {"s", EF_NS_PER_S},   {"m", 60 * EF_NS_PER_S},     {"h", 3600 * EF_NS_PER_S},
+    {"ms", EF_NS_PER_MS},       {"us", EF_NS_PER_US},           {"ns", 1},
+    {"s", EF_NS_PER_S},         {"m", 60 * EF_NS_PER_S},        {"h", 3600 * EF_NS_PER_S},
     {"d", 86400 * EF_NS_PER_S}, {"w", 7 * 86400 * EF_NS_PER_S},
 };
 
@@ -60,7 +60,8 @@ ef_span_parse(const char *text, ef_span_ns *ret, struct ef_err *err)
     int64_t total = 0;
 
     if (*at == '\0')
-        return ef_err_set(err, EF_EINVAL, "an empty text is not a length of time; write for example 90s or 15m");
+        return ef_err_set(err, EF_EINVAL,
+                          "an empty text is not a length of time; write for example 90s or 15m");
     while (*at != '\0') {
         char *end;
         int64_t unit = 0, part;
@@ -81,14 +82,16 @@ ef_span_parse(const char *text, ef_span_ns *ret, struct ef_err *err)
         }
         if (unit == 0 && *end == '\0' && at == text)
             unit = EF_NS_PER_MS;
-        if (unit == 0 || !ef_mul_i64((int64_t)number, unit, &part) || !ef_add_i64(total, part, &total))
+        if (unit == 0 || !ef_mul_i64((int64_t)number, unit, &part) ||
+            !ef_add_i64(total, part, &total))
             goto bad;
         at = end;
     }
     ret->ns = total;
     return EF_OK;
 bad:
-    return ef_err_set(err, EF_EINVAL, "'%.64s' is not a length of time; write for example 90s, 15m or 250ms", text);
+    return ef_err_set(err, EF_EINVAL,
+                      "'%.64s' is not a length of time; write for example 90s, 15m or 250ms", text);
 }
 
 /* Reads exactly `digits` decimal digits. */
@@ -127,8 +130,9 @@ parse_rfc3339(const char *at, int64_t *ret_ns)
     int year, month, offset_hours = 0, offset_minutes = 0, sign = 0;
     int64_t fraction_ns = 0, seconds;
 
-    if (!read_digits(&at, 4, &year) || *at++ != '-' || !read_digits(&at, 2, &month) || *at++ != '-' ||
-        !read_digits(&at, 2, &tm.tm_mday) || (*at != 'T' && *at != 't' && *at != ' '))
+    if (!read_digits(&at, 4, &year) || *at++ != '-' || !read_digits(&at, 2, &month) ||
+        *at++ != '-' || !read_digits(&at, 2, &tm.tm_mday) ||
+        (*at != 'T' && *at != 't' && *at != ' '))
         return false;
     at++;
     if (!read_digits(&at, 2, &tm.tm_hour) || *at++ != ':' || !read_digits(&at, 2, &tm.tm_min))
@@ -147,11 +151,13 @@ parse_rfc3339(const char *at, int64_t *ret_ns)
         at++;
     } else if (*at == '+' || *at == '-') {
         sign = *at++ == '+' ? 1 : -1;
-        if (!read_digits(&at, 2, &offset_hours) || *at++ != ':' || !read_digits(&at, 2, &offset_minutes))
+        if (!read_digits(&at, 2, &offset_hours) || *at++ != ':' ||
+            !read_digits(&at, 2, &offset_minutes))
             return false;
     }
-    if (*at != '\0' || year < 1970 || year > 2200 || month < 1 || month > 12 || tm.tm_mday < 1 || tm.tm_mday > 31 ||
-        tm.tm_hour > 23 || tm.tm_min > 59 || tm.tm_sec > 60 || offset_hours > 23 || offset_minutes > 59)
+    if (*at != '\0' || year < 1970 || year > 2200 || month < 1 || month > 12 || tm.tm_mday < 1 ||
+        tm.tm_mday > 31 || tm.tm_hour > 23 || tm.tm_min > 59 || tm.tm_sec > 60 ||
+        offset_hours > 23 || offset_minutes > 59)
         return false;
     tm.tm_year = year - 1900;
     tm.tm_mon = month - 1;
@@ -209,7 +215,8 @@ ef_wall_parse(const char *text, ef_wall_ns now, ef_wall_ns *ret, struct ef_err *
         return EF_OK;
     }
     return ef_err_set(err, EF_EINVAL,
-                      "'%.64s' is not a time; write now-15m, 2026-12-01T03:12:00Z, or Unix seconds or milliseconds",
+                      "'%.64s' is not a time; write now-15m, 2026-12-01T03:12:00Z, or Unix seconds "
+                      "or milliseconds",
                       text);
 }
 
@@ -239,8 +246,13 @@ ef_span_format(ef_span_ns span, char *buf, size_t len)
     static const struct {
         const char *suffix;
         int64_t ns;
-    } units[] = {{"d", 86400 * EF_NS_PER_S}, {"h", 3600 * EF_NS_PER_S}, {"m", 60 * EF_NS_PER_S}, {"s", EF_NS_PER_S},
-                 {"ms", EF_NS_PER_MS},       {"us", EF_NS_PER_US},      {"ns", 1}};
+    } units[] = {{"d", 86400 * EF_NS_PER_S},
+                 {"h", 3600 * EF_NS_PER_S},
+                 {"m", 60 * EF_NS_PER_S},
+                 {"s", EF_NS_PER_S},
+                 {"ms", EF_NS_PER_MS},
+                 {"us", EF_NS_PER_US},
+                 {"ns", 1}};
     size_t used = 0;
     int64_t rest = span.ns < 0 ? 0 : span.ns;
     int parts = 0;
@@ -248,7 +260,8 @@ ef_span_format(ef_span_ns span, char *buf, size_t len)
     for (size_t i = 0; i < EF_COUNT_OF(units) && parts < 2; i++) {
         if (rest < units[i].ns)
             continue;
-        used += (size_t)snprintf(buf + used, len - used, "%" PRId64 "%s", rest / units[i].ns, units[i].suffix);
+        used += (size_t)snprintf(buf + used, len - used, "%" PRId64 "%s", rest / units[i].ns,
+                                 units[i].suffix);
         rest %= units[i].ns;
         parts++;
     }

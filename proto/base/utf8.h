@@ -9,7 +9,8 @@
 
 /* True for valid UTF-8 (no surrogates, no overlong forms) without NUL bytes. Borrows. */
 bool ef_utf8_valid(const char *text, size_t len);
-/* True for a name of an account, worker, version …: valid UTF-8, 1 to len_max bytes, no control characters. */
+/* True for a name of an account, worker, version …: valid UTF-8, 1 to len_max bytes, no control
+ * characters. */
 bool ef_name_valid(const char *text, size_t len, size_t len_max);
 
 #endif

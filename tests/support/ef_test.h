@@ -16,9 +16,11 @@ char *ef_test_tmpdir(void);
 void ef_test_tmpdir_remove(char *path);
 /* A TCP port on 127.0.0.1 that nobody listens on at this moment. */
 int ef_test_free_port(void);
-/* Reads a whole file under tests/data or an absolute path; gives the bytes (free()); fails the test if absent. */
+/* Reads a whole file under tests/data or an absolute path; gives the bytes (free()); fails the test
+ * if absent. */
 uint8_t *ef_test_read_file(const char *path, size_t *ret_len);
-/* The seed for random tests: EF_TEST_SEED if set, otherwise from the clock. Printed, so that it can be taken back. */
+/* The seed for random tests: EF_TEST_SEED if set, otherwise from the clock. Printed, so that it can
+ * be taken back. */
 uint64_t ef_test_seed(void);
 
 #endif

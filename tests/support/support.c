@@ -92,7 +92,8 @@ ef_test_seed(void)
     uint64_t seed;
 
     clock_gettime(CLOCK_REALTIME, &now);
-    seed = text != NULL ? strtoull(text, NULL, 0) : (uint64_t)now.tv_nsec * 2654435761u + (uint64_t)now.tv_sec;
+    seed = text != NULL ? strtoull(text, NULL, 0)
+                        : (uint64_t)now.tv_nsec * 2654435761u + (uint64_t)now.tv_sec;
     print_message("EF_TEST_SEED=%llu\n", (unsigned long long)seed);
     return seed;
 }
