@@ -129,4 +129,12 @@ EF_MUST_USE ef_rc ef_profile_rows(const struct ef_profile *profile,
                                   struct ef_profile_row **ret_rows, size_t *ret_count,
                                   struct ef_err *err);
 
+/*
+ * Content hashes (proto/model/hash.h) of all nodes: hashes[node], hashes[0] = 0. A frame without
+ * function hashes as a function named by ef_profile_frame_name, with the mapping's file. Gives the
+ * array (free()).
+ */
+EF_MUST_USE ef_rc ef_profile_hashes(const struct ef_profile *profile, uint64_t **ret_hashes,
+                                    struct ef_err *err);
+
 #endif
