@@ -29,7 +29,7 @@
 #define EF_BUCKET_NS INT64_C(10000000000) /* 10 s */
 
 enum ef_tier { EF_TIER_10S = 0, EF_TIER_COUNT };
-enum ef_profile_type {
+enum ef_type {
     EF_TYPE_CPU = 1,
     EF_TYPE_ALLOC = 2,
     EF_TYPE_INUSE = 3,
@@ -45,7 +45,7 @@ struct ef_store_version {
 struct ef_store_series {
     uint32_t id; /* 1 … */
     uint32_t version_id;
-    uint8_t profile_type; /* enum ef_profile_type */
+    uint8_t profile_type; /* enum ef_type */
     const char *region;   /* "" = unknown */
 };
 
