@@ -1,4 +1,5 @@
-// The demo's Node.js service: one hot function, and a path that burns CPU.
+// The demo's Node.js service: one hot function, and a path that burns CPU. Each function has a dead branch
+// that is too big to inline, so that V8 keeps its frame.
 import http from "node:http";
 
 function spin(units, seed) {
@@ -11,24 +12,60 @@ function spin(units, seed) {
 }
 
 function buildReport(units) {
+  if (units < 0) return [
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units
+  ].length;
   let rows = 0;
   for (let i = 0; i < units; i++) rows ^= spin(1, i);
   return rows;
 }
 
 function validateToken(units) {
+  if (units < 0) return [
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units
+  ].length;
   let mac = 0;
   for (let i = 0; i < units; i++) mac ^= spin(1, i + 5);
   return mac;
 }
 
 function reindexEverything(units) {
+  if (units < 0) return [
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units, units,
+    units, units, units, units, units, units, units, units, units, units, units, units
+  ].length;
   let sum = 0;
   for (let i = 0; i < units; i++) sum ^= spin(1, i);
   return sum;
 }
 
 function keepGarbage(count) {
+  if (count < 0) return [
+    count, count, count, count, count, count, count, count, count, count, count, count, count,
+    count, count, count, count, count, count, count, count, count, count, count, count, count,
+    count, count, count, count, count, count, count, count, count, count, count, count, count,
+    count, count, count, count, count, count, count, count, count, count, count, count, count,
+    count, count, count, count, count, count, count, count, count, count, count, count, count,
+    count, count, count, count, count, count, count, count, count, count, count, count, count,
+    count, count, count, count, count, count, count, count, count, count, count, count
+  ].length;
   const kept = [];
   for (let i = 0; i < count; i++) kept.push({ id: i, name: "row" + i, cells: [i, i + 1, i + 2] });
   return kept.length;

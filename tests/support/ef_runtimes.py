@@ -1,0 +1,236 @@
+"""Real runtimes for the flow tests: workerd and Node.js services with known work, the agent, a bounded load.
+
+Every process is started here and stopped by its pid; ports are free ones of 127.0.0.1. Standard library only.
+"""
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+
+ROOT = os.environ.get("EF_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("EF_BIN_DIR", os.path.join(ROOT, "build/bin"))
+WORKERD = os.path.join(ROOT, "ops/demo/node_modules/@cloudflare/workerd-linux-64/bin/workerd")
+
+# A dead branch too big to inline keeps the frame of a function in V8's profiles.
+TOO_BIG = "if (n < 0) return [" + ",".join(["n"] * 90) + "].length;"
+
+
+def work_source(functions, spike):
+    """JavaScript of `functions` {name: units of equal work per request} and of one more function `spike` that runs for 20 ms."""
+    text = ["function spin(n, seed) { let x = seed | 0; for (let i = 0; i < n * 20000; i++) "
+            "{ x = (x * 1103515245 + 12345) | 0; x ^= x >>> 7; } return x; }"]
+    for name in [*functions, spike]:
+        text.append(f"function {name}(n) {{ {TOO_BIG} let r = 0; "
+                    f"for (let i = 0; i < n; i++) r ^= spin(1, i); return r; }}")
+    calls = " ^ ".join(f"{name}({units})" for name, units in functions.items())
+    text.append(f"function handle(path) {{ if (path === '/spike') return {spike}(500); return {calls}; }}")
+    return "\n".join(text)
+
+
+def workerd_source(functions, spike="burnCpu"):
+    return work_source(functions, spike) + """
+export default { async fetch(request) { return new Response(String(handle(new URL(request.url).pathname))); } };
+"""
+
+
+def node_source(functions, spike="burnCpu"):
+    return work_source(functions, spike) + """
+const http = require("node:http");
+const server = http.createServer((request, response) => response.end(String(handle(request.url))));
+server.listen(0, "127.0.0.1", () => console.log(server.address().port));
+process.on("SIGTERM", () => server.close(() => process.exit(0)));
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(condition, seconds, what):
+    """Polls until the condition gives something true; fails with `what` otherwise."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        result = condition()
+        if result:
+            return result
+        time.sleep(0.05)
+    raise AssertionError(f"{what}: not within {seconds} s")
+
+
+class Child:
+    def __init__(self, name, args, folder, **kwargs):
+        self.name = name
+        self.log_path = os.path.join(folder, f"{name}.log")
+        self.log = open(self.log_path, "ab")
+        kwargs.setdefault("stdout", self.log)
+        self.process = subprocess.Popen(args, stdin=subprocess.DEVNULL, stderr=self.log, start_new_session=True,
+                                        **kwargs)
+        self.pid = self.process.pid
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def log_text(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self, seconds=30):
+        return self.process.wait(seconds)
+
+    def stop(self, seconds=30):
+        """SIGTERM, then SIGKILL when that is not obeyed; gives the exit status."""
+        if self.alive():
+            self.signal(signal.SIGTERM)
+            try:
+                self.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.signal(signal.SIGKILL)
+                self.wait()
+        self.log.close()
+        return self.process.returncode
+
+    def kill(self):
+        if self.alive():
+            self.signal(signal.SIGKILL)
+            self.wait()
+        self.log.close()
+
+
+class Workerd(Child):
+    """services: {service name: JavaScript}. ports[name] is the service's HTTP port, inspector the inspector's."""
+
+    def __init__(self, folder, services, name="workerd", inspector=True, watch=False):
+        os.makedirs(folder, exist_ok=True)
+        self.folder = folder
+        self.files = {}
+        parts, sockets = [], []
+        for index, (service, source) in enumerate(services.items()):
+            module = f"worker{index}.js"
+            self.files[service] = os.path.join(folder, module)
+            with open(self.files[service], "w", encoding="utf-8") as file:
+                file.write(source)
+            parts.append(f'(name = "{service}", worker = (modules = [(name = "{module}", esModule = embed "{module}")], '
+                         f'compatibilityDate = "2026-01-01"))')
+            sockets.append(f'(name = "s{index}", address = "127.0.0.1:0", http = (), service = "{service}")')
+        with open(os.path.join(folder, "config.capnp"), "w", encoding="utf-8") as file:
+            file.write('using Workerd = import "/workerd/workerd.capnp";\nconst config :Workerd.Config = (\n'
+                       f"services = [{', '.join(parts)}],\nsockets = [{', '.join(sockets)}]);\n")
+        read_end, write_end = os.pipe()
+        args = [WORKERD, "serve", "config.capnp", f"--control-fd={write_end}"]
+        if inspector:
+            args.append("--inspector-addr=127.0.0.1:0")  # 0: a busy port would keep workerd from ever serving.
+        if watch:
+            args.append("--watch")
+        super().__init__(name, args, folder, cwd=folder, pass_fds=(write_end,))
+        os.close(write_end)
+        seen = b""
+        os.set_blocking(read_end, False)
+
+        def events():
+            nonlocal seen
+            try:
+                seen += os.read(read_end, 65536)
+            except BlockingIOError:
+                pass
+            if not self.alive():
+                raise AssertionError(f"workerd ended at once: {self.log_text()[-500:]}")
+            lines = [json.loads(line) for line in seen.decode().splitlines() if line.endswith("}")]
+            return lines if len(lines) == len(services) + (1 if inspector else 0) else None
+
+        lines = wait_for(events, 20, "workerd listens")
+        os.close(read_end)
+        by_socket = {e.get("socket"): e["port"] for e in lines}
+        self.inspector = by_socket.get(None)
+        self.ports = {service: by_socket[f"s{index}"] for index, service in enumerate(services)}
+
+    def url(self, service, path="/"):
+        return f"http://127.0.0.1:{self.ports[service]}{path}"
+
+    def target(self, service, account, worker, version, **more):
+        return {"runtime": "workerd", "inspector": f"127.0.0.1:{self.inspector}", "account": account, "worker": worker,
+                "version": version, "service": service, "pid": self.pid, **more}
+
+
+class Node(Child):
+    def __init__(self, folder, source, name="node", flags=()):
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, f"{name}.cjs")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(source)
+        self.inspector = free_port()
+        super().__init__(name, ["node", f"--inspect=127.0.0.1:{self.inspector}", *flags, path], folder,
+                         stdout=subprocess.PIPE)
+        self.port = int(self.process.stdout.readline())
+
+    def url(self, path="/"):
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def target(self, account, worker, version, **more):
+        return {"runtime": "node", "inspector": f"127.0.0.1:{self.inspector}", "account": account, "worker": worker,
+                "version": version, "pid": self.pid, **more}
+
+
+class Agent(Child):
+    def __init__(self, folder, daemon, targets, name="agent", budget=None, env=None, **config):
+        """daemon needs `ingest` and `sync` URLs. targets: list of dicts, as in the agent's configuration."""
+        os.makedirs(folder, exist_ok=True)
+        self.config_path = os.path.join(folder, f"{name}.yaml")
+        self.config = {
+            "collector": {"ingest": daemon.ingest, "sync": daemon.sync}, "region": "test",
+            "budget": budget or {"cpu_ratio": 0.05, "pause_ms_max": 100},
+            "spool": {"path": os.path.join(folder, f"{name}-spool")}, "targets": targets, **config}
+        self.write_config()
+        super().__init__(name, [os.path.join(BIN, "everflame-agent"), "--config", self.config_path], folder,
+                         env={**os.environ, **(env or {})})
+
+    def write_config(self):
+        with open(self.config_path, "w", encoding="utf-8") as file:
+            json.dump(self.config, file)
+
+
+class Load(threading.Thread):
+    """Random requests at a mean rate, one at a time per thread; bounded by `seconds`."""
+
+    def __init__(self, url, rate, seconds, seed=None):
+        super().__init__(daemon=True)
+        self.url, self.rate, self.seconds = url, rate, seconds
+        self.random = random.Random(seed)
+        self.answered = self.failed = 0
+        self.stopped = threading.Event()
+        self.start()
+
+    def run(self):
+        end = time.monotonic() + self.seconds
+        due = time.monotonic()
+        while not self.stopped.is_set() and time.monotonic() < end:
+            due = max(due + self.random.expovariate(self.rate), time.monotonic() - 0.5)
+            self.stopped.wait(max(0.0, due - time.monotonic()))
+            try:
+                with urllib.request.urlopen(self.url, timeout=15) as answer:
+                    answer.read()
+                self.answered += 1
+            except OSError:
+                self.failed += 1
+
+    def stop(self):
+        self.stopped.set()
+        self.join()
+
+
+def burn(url, seconds):
+    """Keeps one core of a target busy by back-to-back requests; gives the wall times of start and end."""
+    begun = time.time()
+    while time.time() < begun + seconds:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            answer.read()
+    return begun, time.time()
