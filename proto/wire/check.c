@@ -45,10 +45,37 @@ text_len(const struct check *check, const char *text)
     return ef_wire_arena_size(text) - 1; /* protobuf-c adds one byte for the final NUL */
 }
 
+/*
+ * True when every byte is printable ASCII, as nearly all names are: eight bytes at a time, since
+ * the byte loops of ef_name_valid were a fifth of a decode (measured with 20 sources a batch).
+ */
+static bool
+plain(const char *text, size_t len)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101);
+    uint64_t odd = 0;
+    size_t i = 0;
+
+    for (; i + 8 <= len; i += 8) {
+        uint64_t word;
+        memcpy(&word, text + i, 8);
+        /* A byte's top bit appears when the byte is >= 0x80, < 0x20, or 0x7f. */
+        odd |= word | (word - ones * 0x20) | (word + ones);
+    }
+    odd &= ones * 0x80;
+    for (; i < len; i++)
+        odd |= (uint64_t)((uint8_t)(text[i] - 0x20) >= 0x7f - 0x20);
+    return odd == 0;
+}
+
 static bool
 name_good(const struct check *check, const char *text)
 {
-    return ef_name_valid(text, text_len(check, text), EF_WIRE_NAME_BYTES_MAX);
+    size_t len = text_len(check, text);
+
+    if (len > 0 && len <= EF_WIRE_NAME_BYTES_MAX && plain(text, len))
+        return true;
+    return ef_name_valid(text, len, EF_WIRE_NAME_BYTES_MAX);
 }
 
 static bool
@@ -62,7 +89,7 @@ text_good(const struct check *check, const char *text)
 {
     size_t len = text_len(check, text);
 
-    return len <= EF_WIRE_TEXT_BYTES_MAX && ef_utf8_valid(text, len);
+    return len <= EF_WIRE_TEXT_BYTES_MAX && (plain(text, len) || ef_utf8_valid(text, len));
 }
 
 /* A span on the wall clock whose end is still an int64. */
