@@ -234,3 +234,87 @@ def burn(url, seconds):
         with urllib.request.urlopen(url, timeout=30) as answer:
             answer.read()
     return begun, time.time()
+
+
+class Everflamed(Child):
+    """The collector on free ports; `restart` starts it again on the same ports and data after a kill."""
+
+    def __init__(self, folder, name="everflamed", flush="1s", data=None, ports=None, prefix=(), **options):
+        os.makedirs(folder, exist_ok=True)
+        self.arguments = (folder, name, flush, data, prefix, options)
+        self.http, ingest, sync = ports or (free_port(), free_port(), free_port())
+        self.port_list = (self.http, ingest, sync)
+        self.host = options.pop("host", "127.0.0.1")
+        self.url = f"http://{self.host}:{self.http}"
+        self.ingest, self.sync = f"tcp://{self.host}:{ingest}", f"tcp://{self.host}:{sync}"
+        self.data = data or os.path.join(folder, "data")
+        args = [*prefix, os.path.join(BIN, "everflamed"), "--data", self.data, "--http", f"{self.host}:{self.http}",
+                "--ingest", self.ingest, "--sync", self.sync, "--flush-interval", flush]
+        for key, value in options.items():
+            args.append(f"--{key.replace('_', '-')}={value}")
+        super().__init__(name, args, folder)
+        self.wait_ready()
+
+    def wait_ready(self):
+        def ready():
+            if not self.alive():
+                raise AssertionError(f"everflamed ended: {self.log_text()[-800:]}")
+            try:
+                return self.get("/healthz", raw=True) == b"ok\n" or self.get("/healthz", raw=True) == b"ok"
+            except OSError:
+                return False
+
+        wait_for(ready, 30, "everflamed is ready")
+
+    def restart(self):
+        folder, name, flush, data, prefix, options = self.arguments
+        return Everflamed(folder, name, flush, data, self.port_list, prefix, **{**options, "host": self.host})
+
+    def get(self, path, raw=False, timeout=20):
+        with urllib.request.urlopen(self.url + path, timeout=timeout) as answer:
+            body = answer.read()
+        return body if raw else json.loads(body)
+
+    def post(self, path, body=b""):
+        request = urllib.request.Request(self.url + path, data=body, method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def status(self):
+        return self.get("/api/v1/status")
+
+    def cli(self, *args, check=True, text=True):
+        """Runs `everflame` against this collector; gives the completed process."""
+        done = subprocess.run([os.path.join(BIN, "everflame"), *args], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=text, env={**os.environ, "EVERFLAME_URL": self.url}, timeout=120)
+        if check and done.returncode != 0:
+            raise AssertionError(f"everflame {' '.join(args)}: exit {done.returncode}: {done.stderr}")
+        return done
+
+    def top(self, worker, version, start, end, profile_type="cpu"):
+        return json.loads(self.cli("top", "--worker-id", worker, "--version", version, "--profile-type", profile_type,
+                                   "--from", f"{start:.3f}", "--to", f"{end:.3f}", "--json").stdout)
+
+    def wait_sampling(self, count, seconds=40):
+        """Until the agents report `count` targets in state sampling."""
+        def sampling():
+            targets = self.status()["targets"]
+            return targets if sum(t["state"] == "sampling" for t in targets) >= count else None
+
+        try:
+            return wait_for(sampling, seconds, f"{count} targets are sampled")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.status()['targets']}") from None
+
+
+def main_with_count(unittest):
+    """Runs the module's tests and prints the closing line that ops/test reads."""
+    import sys
+    result = unittest.main(module="__main__", exit=False, verbosity=2).result
+    failed = len({str(test) for test, _ in result.failures + result.errors})
+    skipped = len(result.skipped)
+    for test, reason in result.skipped:
+        print(f"SKIPPED: {test}: {reason}")
+    print(f"{result.testsRun - failed - skipped} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""),
+          flush=True)
+    sys.exit(1 if failed or result.testsRun == 0 else 0)
