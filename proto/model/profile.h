@@ -21,6 +21,9 @@
 #define EF_PROFILE_TYPES_MAX 16   /* sample types; pprof files in the field have up to 5 */
 #define EF_PROFILE_DEPTH_MAX 2048 /* frames of a stack; deeper ones are refused by readers */
 
+/* What people see for a function without a name, which is "" in the model. Readers turn it back. */
+#define EF_PROFILE_ANONYMOUS "(anonymous)"
+
 struct ef_profile_limits {
     uint32_t nodes_max;
     uint32_t functions_max; /* also frames, mappings */
@@ -97,14 +100,16 @@ EF_MUST_USE ef_rc ef_profile_add_function(struct ef_profile *profile,
 EF_MUST_USE ef_rc ef_profile_add_frame(struct ef_profile *profile,
                                        const struct ef_profile_frame *frame, uint32_t *ret_id,
                                        struct ef_err *err);
-/* Finds or makes the child of `parent` with this frame. */
+/* Finds or makes the child of `parent` with this frame, which is not 0. */
 EF_MUST_USE ef_rc ef_profile_add_node(struct ef_profile *profile, uint32_t parent, uint32_t frame,
                                       uint32_t *ret_node, struct ef_err *err);
 /* Adds to a node's self value. EF_ELIMIT when the sum would leave int64. */
 EF_MUST_USE ef_rc ef_profile_add_value(struct ef_profile *profile, uint32_t node, uint32_t type,
                                        int64_t value, struct ef_err *err);
 /* Adds factor × other (same types in name and unit, otherwise EF_EINVAL; a missing period_type
- * matches any). On failure `profile` is to be thrown away. factor -1 makes a difference. */
+ * matches any). A profile without types and stacks takes those of `other`. time_ns becomes the
+ * earlier one, durations add up, the longer period stays; a negative factor leaves the times alone.
+ * On failure `profile` is to be thrown away. factor -1 makes a difference. */
 EF_MUST_USE ef_rc ef_profile_merge(struct ef_profile *profile, const struct ef_profile *other,
                                    int64_t factor, struct ef_err *err);
 
