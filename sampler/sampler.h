@@ -35,6 +35,7 @@ struct ef_session_options {
     const char *id;        /* of ef_listed; "" = the only one there */
     int pid;               /* 0 = unknown; used to see other inspector clients before attaching */
     uint64_t deadline_ms;  /* per command; 0 = 5000 */
+    bool evaluate_denied;  /* Node: never evaluate console.profile; rotate by stop and start */
 };
 
 /* What an action did to its target. Added up by the agent's cost model. */
