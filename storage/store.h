@@ -11,7 +11,8 @@
  * Threads: reads from any number of threads, also during a commit; one batch per thread;
  * ef_store_commit from any thread. Iteration callbacks run in the calling thread, borrow their
  * arguments, and stop the iteration by returning something other than EF_OK, which is then
- * returned.
+ * returned. A callback may read the store, but must not commit or expire: that may wait for the
+ * readers to end.
  */
 #ifndef STORAGE_STORE_H
 #define STORAGE_STORE_H
@@ -24,8 +25,8 @@
 #include <stdint.h>
 
 #define EF_STORE_NAME_MAX 128 /* bytes of account, worker, version, region */
-#define EF_STORE_FORMAT 1 /* on-disk format version; a newer one is refused, an older one opened   \
-                           */
+/* On-disk format version; a newer one is refused, an older one opened. */
+#define EF_STORE_FORMAT 1
 #define EF_BUCKET_NS INT64_C(10000000000) /* 10 s */
 
 enum ef_tier { EF_TIER_10S = 0, EF_TIER_COUNT };
@@ -111,7 +112,7 @@ struct ef_store_stat {
     uint64_t block_bytes[EF_TIER_COUNT]; /* estimate, after compression, of blocks */
     uint64_t definition_bytes, totals_bytes;
     uint64_t memory_bytes;    /* caches and write buffers */
-    uint64_t blocks, samples; /* put since open */
+    uint64_t blocks, samples; /* committed since open; samples as in totals */
     int64_t oldest_bucket_ns; /* INT64_MAX = no data */
     int64_t newest_bucket_ns; /* INT64_MIN = no data */
 };
@@ -163,7 +164,10 @@ EF_MUST_USE ef_rc ef_store_put_meta(struct ef_store_batch *batch, const char *na
 /*
  * Applies the batch whole, or not at all: EF_ENOSPC and EF_EIO may be tried again with the same
  * batch (it stays valid), also after the store had switched itself to read-only on a full disk:
- * commit first tries to resume it. Takes nothing; the caller frees.
+ * commit first tries to resume it. EF_EBUSY: that waits for readers; try again as well. After a
+ * failure it is not known that nothing reached the disk, so the same batch is to be tried again, or
+ * one with the same keys. Takes nothing; the caller frees. A batch whose put failed by the
+ * backend (not by a check of its arguments), and one that was committed, is refused (EF_EINVAL).
  */
 EF_MUST_USE ef_rc ef_store_commit(struct ef_store *store, struct ef_store_batch *batch,
                                   struct ef_err *err);
