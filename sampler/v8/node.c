@@ -1,0 +1,431 @@
+/*
+ * Decides the order of commands for Node.js. Sampling ends with our connection, so we stay. The
+ * first start walks the heap (a pause); console profiles may overlap, so each next one is begun
+ * before the last one ends and costs 1 to 2 ms.
+ *
+ * An application may have replaced its console, or own a global called `profile`; calling that
+ * would run its code. So only a native function is called, and only V8's event
+ * Profiler.consoleProfileStarted counts as a start. Where that fails, Profiler.stop and start do
+ * it, at the price of the pause on each rotation.
+ *
+ * Node waits for us when it exits. NodeRuntime.waitingForDisconnect tells; poll passes it on, and
+ * the connection is closed LEAVE_GRACE_MS later even when nobody polls: a target's exit never hangs
+ * on us for longer. Runs on the session's thread.
+ */
+#include "sampler/v8/session.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WAITING_EVENT "NodeRuntime.waitingForDisconnect"
+/* Two agent ticks of 1 s: time to fetch the last profile; init systems wait 10 s and more. */
+#define LEAVE_GRACE_MS 2000
+#define INTERVAL_CHANGE_MIN 0.25 /* smaller changes are not worth a pause */
+
+/* Our titles: "everflame-<pid>-<number>", so that two agents do not take each other's. */
+static void
+title_of(uint64_t number, char *title, size_t len)
+{
+    snprintf(title, len, "everflame-%d-%" PRIu64, (int)getpid(), number);
+}
+
+static bool
+number_of(struct ef_json_text params, uint64_t *ret_number)
+{
+    char title[64];
+    int pid, end = 0;
+
+    return ef_json_text_str(ef_json_member(params, "title"), title, sizeof(title)) &&
+           sscanf(title, "everflame-%d-%" SCNu64 "%n", &pid, ret_number, &end) == 2 &&
+           title[end] == '\0' && pid == (int)getpid();
+}
+
+/* A finished profile of ours, asked for or ended by the application's own profileEnd(). */
+static void
+take_finished(struct ef_session *session, struct ef_json_text params)
+{
+    uint64_t number;
+
+    if (!number_of(params, &number) || number != session->number)
+        return; /* the application's own, or one we gave up */
+    if (ef_v8_keep(session, ef_json_member(params, "profile"), session->interval_ns,
+                   &session->late) == EF_OK)
+        session->finished = number;
+}
+
+static void
+on_event(void *ctx, const char *method, struct ef_json_text params, ef_mono_ns arrived)
+{
+    struct ef_session *session = ctx;
+    uint64_t number;
+
+    if (strcmp(method, "Debugger.scriptParsed") == 0)
+        ef_v8_script_parsed(session, params);
+    else if (strcmp(method, "Profiler.consoleProfileStarted") == 0 && number_of(params, &number)) {
+        session->started = number;
+        session->started_at = arrived;
+    } else if (strcmp(method, "Profiler.consoleProfileFinished") == 0)
+        take_finished(session, params);
+    else if (strcmp(method, WAITING_EVENT) == 0)
+        session->exiting = true;
+}
+
+static ef_rc
+list(const char *inspector, struct ef_listed *entries, size_t entries_max, size_t *ret_count,
+     struct ef_err *err)
+{
+    return ef_v8_list("node", inspector, entries, entries_max, ret_count, err);
+}
+
+static ef_rc
+open_session(const struct ef_session_options *options, struct ef_session **ret_session,
+             struct ef_err *err)
+{
+    return ef_v8_open("node", options, ret_session, err);
+}
+
+static void
+disconnect(struct ef_session *session)
+{
+    ef_v8_disconnect(session);
+    session->cpu_running = false; /* V8 ends a session's profiles with the session */
+    session->heap_running = false;
+    session->exiting = false;
+}
+
+/* A command; when the connection broke on it, so did all sampling. */
+static ef_rc
+call(struct ef_session *session, const char *method, const char *params,
+     struct ef_inspector_reply *ret, struct ef_err *err)
+{
+    ef_rc rc = ef_v8_call(session, method, params, ret, err);
+
+    if (session->link == NULL)
+        disconnect(session);
+    return rc;
+}
+
+static ef_rc
+attach(struct ef_session *session, struct ef_err *err)
+{
+    ef_rc rc;
+
+    if (session->link != NULL)
+        return EF_OK;
+    disconnect(session);
+    rc = ef_v8_connect(session, on_event, err);
+    if (rc != EF_OK)
+        return rc;
+    ef_inspector_leave_after(session->link, "\"" WAITING_EVENT "\"", LEAVE_GRACE_MS);
+    rc = call(session, "NodeRuntime.notifyWhenWaitingForDisconnect", "{\"enabled\":true}", NULL,
+              err);
+    if (rc == EF_OK)
+        rc = call(session, "Profiler.enable", NULL, NULL, err);
+    if (rc != EF_OK)
+        disconnect(session);
+    return rc;
+}
+
+static ef_rc
+probe(struct ef_session *session, struct ef_probe *ret_probe, struct ef_err *err)
+{
+    ef_rc rc = attach(session, err);
+
+    if (rc == EF_OK)
+        rc = ef_v8_identify(session, err);
+    if (session->link == NULL)
+        disconnect(session);
+    if (rc == EF_OK)
+        *ret_probe = session->probe;
+    return ef_v8_blame(session, rc, err);
+}
+
+/* Evaluates `function('title')` where that function is V8's own. `holder`: "" or "console.". */
+static ef_rc
+evaluate(struct ef_session *session, const char *holder, const char *function, uint64_t number,
+         struct ef_err *err)
+{
+    char title[64], params[640];
+
+    title_of(number, title, sizeof(title));
+    snprintf(params, sizeof(params),
+             "{\"includeCommandLineAPI\":true,\"silent\":true,\"returnByValue\":true,"
+             "\"expression\":\"typeof %s%s==='function'&&"
+             "/\\\\[native code\\\\]/.test(Function.prototype.toString.call(%s%s))&&"
+             "(%s%s('%s'),true)\"}",
+             holder, function, holder, function, holder, function, title);
+    return call(session, "Runtime.evaluate", params, NULL, err);
+}
+
+/*
+ * Begins the console profile of the next number. EF_EUNSUP: V8 did not start one. The pause ends
+ * with the event, which V8 sends when it has started: the reply comes as a second small packet,
+ * which the kernel holds back for our delayed acknowledgement (40 ms, measured).
+ */
+static ef_rc
+begin_console(struct ef_session *session, struct ef_action_cost *cost, struct ef_err *err)
+{
+    static const char *const holders[] = {"", "console."}; /* the inspector's own API first */
+    uint64_t number = session->number + 1;
+
+    for (size_t i = 0; i < EF_COUNT_OF(holders); i++) {
+        ef_mono_ns begun = ef_mono_now();
+        ef_rc rc = evaluate(session, holders[i], "profile", number, err);
+        if (rc != EF_OK && rc != EF_EINVAL && rc != EF_EUNSUP)
+            return rc;
+        if (session->started == number) {
+            ef_v8_add_pause(cost, ef_mono_since(begun, session->started_at));
+            return EF_OK;
+        }
+    }
+    return ef_err_set(err, EF_EUNSUP, "the application hides console.profile");
+}
+
+/* Ends a console profile; session->finished says whether it came. */
+static ef_rc
+end_console(struct ef_session *session, struct ef_err *err)
+{
+    ef_rc rc = evaluate(session, "", "profileEnd", session->number, err);
+
+    if (rc == EF_OK && session->finished != session->number)
+        rc = evaluate(session, "console.", "profileEnd", session->number, err);
+    return rc;
+}
+
+static ef_rc
+begin_plain(struct ef_session *session, struct ef_action_cost *cost, struct ef_err *err)
+{
+    struct ef_inspector_reply reply;
+    ef_rc rc = call(session, "Profiler.start", NULL, &reply, err);
+
+    if (rc == EF_OK)
+        ef_v8_add_pause(cost, reply.took);
+    return rc;
+}
+
+static ef_rc
+end_plain(struct ef_session *session, struct ef_err *err)
+{
+    struct ef_inspector_reply reply;
+    ef_rc rc = call(session, "Profiler.stop", NULL, &reply, err);
+
+    if (rc != EF_OK)
+        return rc == EF_EINVAL ? EF_OK : rc; /* "No recording profiles found" */
+    return ef_v8_keep(session, ef_json_member(reply.result, "profile"), session->interval_ns, err);
+}
+
+/* Begins sampling when nothing runs. */
+static ef_rc
+begin(struct ef_session *session, uint64_t interval_ns, struct ef_action_cost *cost,
+      struct ef_err *err)
+{
+    ef_rc rc = ef_v8_identify(session, err);
+
+    if (rc == EF_OK)
+        rc = ef_v8_set_interval(session, interval_ns, err);
+    if (rc == EF_OK) {
+        rc = begin_console(session, cost, err);
+        session->console = rc == EF_OK;
+        if (rc == EF_EUNSUP)
+            rc = begin_plain(session, cost, err);
+    }
+    if (session->link == NULL)
+        disconnect(session);
+    if (rc != EF_OK)
+        return rc;
+    session->number += session->console;
+    session->cpu_running = true;
+    session->interval_ns = ef_v8_interval_us(interval_ns) * (uint64_t)EF_NS_PER_US;
+    return EF_OK;
+}
+
+static ef_rc
+end(struct ef_session *session, struct ef_err *err)
+{
+    ef_rc rc = session->console ? end_console(session, err) : end_plain(session, err);
+
+    if (rc == EF_OK)
+        session->cpu_running = false;
+    return rc;
+}
+
+/* Begins the next console profile, then ends the last one: no pause, no gap. */
+static ef_rc
+overlap(struct ef_session *session, struct ef_action_cost *cost, struct ef_err *err)
+{
+    struct ef_err ignored;
+    ef_rc rc = begin_console(session, cost, &ignored);
+    bool begun = rc == EF_OK;
+
+    if (rc != EF_OK && rc != EF_EUNSUP)
+        return ef_err_set(err, rc, "%s", ignored.msg);
+    rc = end_console(session, err); /* still under the last number */
+    if (rc != EF_OK)
+        return rc;
+    session->number += begun;
+    session->cpu_running = begun;
+    return EF_OK;
+}
+
+/* V8 refuses another interval while it profiles, so a change costs a pause; see the header. */
+static bool
+wants_other_interval(const struct ef_session *session, uint64_t next_interval_ns)
+{
+    double now = (double)session->interval_ns, next = (double)next_interval_ns;
+
+    return next < now * (1 - INTERVAL_CHANGE_MIN) || next > now * (1 + INTERVAL_CHANGE_MIN);
+}
+
+/* Ends what runs and begins the next; the finished profile is kept. */
+static ef_rc
+turn(struct ef_session *session, uint64_t next_interval_ns, struct ef_action_cost *cost,
+     struct ef_err *err)
+{
+    ef_rc rc = attach(session, err);
+
+    if (rc == EF_OK)
+        rc = ef_inspector_poll(session->link, err); /* perhaps it went away, or ended ours */
+    if (rc != EF_OK && session->link != NULL) {
+        disconnect(session);
+        rc = attach(session, err);
+    }
+    if (rc == EF_OK && session->cpu_running) {
+        if (session->console && next_interval_ns != 0 &&
+            !wants_other_interval(session, next_interval_ns))
+            rc = overlap(session, cost, err);
+        else
+            rc = end(session, err);
+    }
+    if (rc == EF_OK && !session->cpu_running && next_interval_ns != 0)
+        rc = begin(session, next_interval_ns, cost, err);
+    return rc;
+}
+
+/* As in workerd: a profile that was collected is given, and a failure after it told by poll. */
+static ef_rc
+turn_and_take(struct ef_session *session, uint64_t next_interval_ns, struct ef_cpu_profile *ret,
+              struct ef_action_cost *ret_cost, struct ef_err *err)
+{
+    struct ef_action_cost cost = {0};
+    struct ef_err why = {0};
+    ef_rc rc = turn(session, next_interval_ns, &cost, &why);
+
+    if (rc != EF_OK && session->kept.text == NULL)
+        return ef_err_set(err, rc, "%s", why.msg);
+    session->late = rc != EF_OK ? why : (struct ef_err){0};
+    rc = ef_v8_take_kept(session, ret, err);
+    if (rc == EF_OK)
+        *ret_cost = cost;
+    return rc;
+}
+
+static ef_rc
+start_cpu(struct ef_session *session, uint64_t interval_ns, struct ef_cpu_profile *ret,
+          struct ef_action_cost *ret_cost, struct ef_err *err)
+{
+    return ef_v8_blame(session, turn_and_take(session, interval_ns, ret, ret_cost, err), err);
+}
+
+static ef_rc
+rotate_cpu(struct ef_session *session, uint64_t next_interval_ns, struct ef_cpu_profile *ret,
+           struct ef_action_cost *ret_cost, struct ef_err *err)
+{
+    struct ef_cpu_profile cpu = {0};
+    ef_rc rc = turn_and_take(session, next_interval_ns, &cpu, ret_cost, err);
+
+    if (rc == EF_ENOTFOUND) /* here this word means "nothing was running" */
+        rc = EF_ECLOSED;
+    else if (rc == EF_OK && cpu.profile == NULL)
+        rc = ef_err_set(err, EF_ENOTFOUND, "no profile was running");
+    else if (rc == EF_OK)
+        *ret = cpu;
+    return ef_v8_blame(session, rc, err);
+}
+
+static ef_rc
+heap_start(struct ef_session *session, enum ef_heap_mode mode, uint64_t interval_bytes,
+           struct ef_err *err)
+{
+    ef_rc rc = ef_v8_check_heap(session, mode, interval_bytes, err);
+
+    if (rc == EF_OK)
+        rc = attach(session, err);
+    if (rc == EF_OK)
+        rc = ef_v8_heap_begin(session, mode, interval_bytes, err);
+    if (session->link == NULL)
+        disconnect(session);
+    return ef_v8_blame(session, rc, err);
+}
+
+static ef_rc
+heap_collect(struct ef_session *session, bool keep_running, struct ef_profile **ret_profile,
+             struct ef_action_cost *ret_cost, struct ef_err *err)
+{
+    ef_rc rc;
+
+    if (session->link == NULL || !session->heap_running)
+        rc = ef_err_set(err, EF_ECLOSED, "heap sampling does not run (the target closed it)");
+    else {
+        rc = ef_v8_heap_fetch(
+            session, keep_running ? "HeapProfiler.getSamplingProfile" : "HeapProfiler.stopSampling",
+            ret_profile, ret_cost, err);
+        session->heap_running = session->heap_running && keep_running;
+        if (session->link == NULL)
+            disconnect(session);
+    }
+    return ef_v8_blame(session, rc, err);
+}
+
+static ef_rc
+poll_session(struct ef_session *session, bool *ret_exiting, struct ef_err *err)
+{
+    ef_rc rc = EF_OK;
+
+    if (session->late.rc != EF_OK) {
+        rc = ef_err_set(err, session->late.rc, "the next profile was not begun: %s",
+                        session->late.msg);
+        session->late = (struct ef_err){0};
+    } else if (session->link != NULL) {
+        rc = ef_inspector_poll(session->link, err);
+        if (rc != EF_OK)
+            disconnect(session);
+    }
+    if (rc == EF_OK)
+        *ret_exiting = session->exiting;
+    return ef_v8_blame(session, rc, err);
+}
+
+static void
+stop(struct ef_session *session)
+{
+    disconnect(session); /* Node ends a session's profiles with it */
+    ef_v8_forget_kept(session);
+    session->late = (struct ef_err){0};
+}
+
+static void
+close_session(struct ef_session *session)
+{
+    if (session == NULL)
+        return;
+    disconnect(session);
+    ef_v8_free(session);
+}
+
+const struct ef_sampler_ops ef_v8_node_ops = {
+    .runtime = "node",
+    .list = list,
+    .open = open_session,
+    .probe = probe,
+    .start_cpu = start_cpu,
+    .rotate_cpu = rotate_cpu,
+    .heap_start = heap_start,
+    .heap_collect = heap_collect,
+    .poll = poll_session,
+    .stop = stop,
+    .close = close_session,
+    .stays_attached = true,
+    .starved_ratio = 0.6, /* normal 0.75 to 1: v8 schedule study */
+};
