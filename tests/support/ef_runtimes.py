@@ -311,7 +311,8 @@ def main_with_count(unittest):
     """Runs the module's tests and prints the closing line that ops/test reads."""
     import sys
     result = unittest.main(module="__main__", exit=False, verbosity=2).result
-    failed = len({str(test) for test, _ in result.failures + result.errors})
+    # A test with failed sub tests is one failed test.
+    failed = len({str(getattr(test, "test_case", test)) for test, _ in result.failures + result.errors})
     skipped = len(result.skipped)
     for test, reason in result.skipped:
         print(f"SKIPPED: {test}: {reason}")
