@@ -363,9 +363,12 @@ ef_db_open(const char *path, const struct ef_store_options *options, struct ef_d
 void
 ef_db_close(struct ef_db *db)
 {
+    bool can_flush;
+
     if (db == NULL)
         return;
-    for (size_t i = 0; db->handle != NULL && !db->read_only && i < EF_FAMILY_COUNT; i++)
+    can_flush = db->handle != NULL && !db->read_only && !db->wounded;
+    for (size_t i = 0; can_flush && i < EF_FAMILY_COUNT; i++)
         EF_IGNORE(ef_db_flush(db, (enum ef_family)i, NULL),
                   "what is not in tables is in the log and is read again at open");
     close_handle(db);
@@ -749,9 +752,9 @@ ef_db_compact(struct ef_db *db, struct ef_err *err)
         compact_family(db, (enum ef_family)i);
     bad = has_background_errors(db); /* rocksdb_compact_range_cf_opt gives no error */
     end(db);
-    return bad ? ef_err_set(err, EF_EIO, "store '%s': compaction failed; see '%s/LOG'", db->path,
-                            db->path)
-               : EF_OK;
+    if (bad)
+        return ef_err_set(err, EF_EIO, "store '%s': compaction failed (no room?)", db->path);
+    return EF_OK;
 }
 
 uint64_t
