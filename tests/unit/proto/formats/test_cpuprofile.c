@@ -385,6 +385,22 @@ names_with_nul_and_quotes_survive(void **state)
     assert_int_equal(self_of(f->profile, "a?\"b", 0), 1);
 }
 
+/* Goal: JSON beyond its limit is refused before it is parsed into many times its size. */
+static void
+refuses_more_json_than_the_limit(void **state)
+{
+    struct fixture *f = *state;
+    size_t len = ((size_t)32 << 20) + 1;
+    uint8_t *zeros = calloc(1, len);
+
+    assert_non_null(zeros);
+    assert_int_equal(ef_format_find("cpuprofile")
+                         ->read(zeros, len, &ef_profile_limits_default, &f->profile, &f->err),
+                     EF_ELIMIT);
+    assert_non_null(strstr(f->err.msg, "more than the limit of 33554432"));
+    free(zeros);
+}
+
 /* Figures of the capture, counted by other means: tests/data/v8/<name>. */
 struct capture {
     const char *name;
@@ -520,6 +536,7 @@ main(void)
         TEST(refuses_what_is_not_json_and_says_where),
         TEST(refuses_stacks_deeper_than_the_limit),
         TEST(names_with_nul_and_quotes_survive),
+        TEST(refuses_more_json_than_the_limit),
         TEST(real_captures_keep_their_hits),
         TEST(the_written_file_says_the_same_to_a_viewer),
         TEST(the_writer_refuses_bytes_and_negative_values),
