@@ -49,16 +49,17 @@ void ef_aggregate_free(struct ef_aggregate *aggregate);
 
 /*
  * Applies a decoded, validated batch. Borrows it. EF_OK: applied; EF_EEXIST: applied before,
- * counted as duplicate; EF_ENOTFOUND: definitions are missing: parked (a copy of `raw`, the message
- * as received) until they come or parked_wait_ms is over; EF_EBUSY: memory is full, or too far
+ * counted as duplicate; EF_ENOTFOUND: definitions are missing: parked (a copy of the batch)
+ * until they come or parked_wait_ms is over; EF_EBUSY: memory is full, or too far
  * above the contiguous sequence (EF_ACK_ABOVE_MAX); EF_ELIMIT: names or series beyond the limits:
  * the batch counts as applied (it would be refused for ever), what could not be kept is counted as
- * refused.
+ * refused and, in the publisher's samples, as lost. EF_EINVAL: no such batch can be; EF_EIO and
+ * EF_ENOMEM: not applied, it will come again.
  */
 EF_MUST_USE ef_rc ef_aggregate_apply(struct ef_aggregate *aggregate, const uint8_t publisher[16],
                                      uint64_t epoch, uint64_t sequence,
-                                     const Everflame__V1__Batch *batch, const void *raw,
-                                     size_t raw_len, int64_t now_ns, struct ef_err *err);
+                                     const Everflame__V1__Batch *batch, int64_t now_ns,
+                                     struct ef_err *err);
 
 /*
  * Takes a sync request's view of an epoch into account (lost sequences count as applied) and fills
