@@ -1,12 +1,18 @@
 /*
- * Decides the order of commands for Node.js. Sampling ends with our connection, so we stay. The
- * first start walks the heap (a pause); console profiles may overlap, so each next one is begun
- * before the last one ends and costs 1 to 2 ms.
+ * Decides the order of commands for Node.js. Sampling ends with our connection, so we stay.
  *
- * An application may have replaced its console, or own a global called `profile`; calling that
- * would run its code. So only a native function is called, and only V8's event
- * Profiler.consoleProfileStarted counts as a start. Where that fails, Profiler.stop and start do
- * it, at the price of the pause on each rotation.
+ * Profiler.start walks the heap (a pause) unless V8's profiler is alive already. So a rotation
+ * holds it alive by a second, short profile, the bridge: console.profile, Profiler.stop,
+ * Profiler.start (0.2 ms), console.profileEnd. The profile that runs is always the one of
+ * Profiler.start, because that one can be had by Profiler.stop, without running JavaScript, when
+ * the process is about to exit, and because an application's own console.profileEnd() cannot end
+ * it.
+ *
+ * Runtime.evaluate is used for the bridge only, and never with includeCommandLineAPI: a Node that
+ * has come to its natural end while we are attached dies of it (SIGSEGV, Node 20.20.2); without it
+ * the same moment gives a harmless exception. An application may have replaced its console; only a
+ * native function is called, and only V8's event Profiler.consoleProfileStarted counts. Without a
+ * bridge a rotation costs the pause.
  *
  * Node waits for us when it exits. NodeRuntime.waitingForDisconnect tells; poll passes it on, and
  * the connection is closed LEAVE_GRACE_MS later even when nobody polls: a target's exit never hangs
@@ -32,44 +38,28 @@ title_of(uint64_t number, char *title, size_t len)
 }
 
 static bool
-number_of(struct ef_json_text params, uint64_t *ret_number)
+is_bridge(const struct ef_session *session, struct ef_json_text params)
 {
-    char title[64];
-    int pid, end = 0;
+    char title[64], ours[64];
 
+    title_of(session->bridge, ours, sizeof(ours));
     return ef_json_text_str(ef_json_member(params, "title"), title, sizeof(title)) &&
-           sscanf(title, "everflame-%d-%" SCNu64 "%n", &pid, ret_number, &end) == 2 &&
-           title[end] == '\0' && pid == (int)getpid();
-}
-
-/* A finished profile of ours, asked for or ended by the application's own profileEnd(). */
-static void
-take_finished(struct ef_session *session, struct ef_json_text params)
-{
-    uint64_t number;
-
-    if (!number_of(params, &number) || number != session->number)
-        return; /* the application's own, or one we gave up */
-    if (ef_v8_keep(session, ef_json_member(params, "profile"), session->interval_ns,
-                   &session->late) == EF_OK)
-        session->finished = number;
+           strcmp(title, ours) == 0;
 }
 
 static void
 on_event(void *ctx, const char *method, struct ef_json_text params, ef_mono_ns arrived)
 {
     struct ef_session *session = ctx;
-    uint64_t number;
 
     if (strcmp(method, "Debugger.scriptParsed") == 0)
         ef_v8_script_parsed(session, params);
-    else if (strcmp(method, "Profiler.consoleProfileStarted") == 0 && number_of(params, &number)) {
-        session->started = number;
-        session->started_at = arrived;
-    } else if (strcmp(method, "Profiler.consoleProfileFinished") == 0)
-        take_finished(session, params);
     else if (strcmp(method, WAITING_EVENT) == 0)
         session->exiting = true;
+    else if (strcmp(method, "Profiler.consoleProfileStarted") == 0 && is_bridge(session, params)) {
+        session->bridged = true;
+        session->bridged_at = arrived;
+    }
 }
 
 static ef_rc
@@ -142,77 +132,66 @@ probe(struct ef_session *session, struct ef_probe *ret_probe, struct ef_err *err
     return ef_v8_blame(session, rc, err);
 }
 
-/* Evaluates `function('title')` where that function is V8's own. `holder`: "" or "console.". */
+/* Calls console.profile or console.profileEnd with the bridge's title, if it is V8's own. */
 static ef_rc
-evaluate(struct ef_session *session, const char *holder, const char *function, uint64_t number,
-         struct ef_err *err)
+call_console(struct ef_session *session, const char *function, struct ef_err *err)
 {
-    char title[64], params[640];
+    char title[64], params[512];
 
-    title_of(number, title, sizeof(title));
+    title_of(session->bridge, title, sizeof(title));
     snprintf(params, sizeof(params),
-             "{\"includeCommandLineAPI\":true,\"silent\":true,\"returnByValue\":true,"
-             "\"expression\":\"typeof %s%s==='function'&&"
-             "/\\\\[native code\\\\]/.test(Function.prototype.toString.call(%s%s))&&"
-             "(%s%s('%s'),true)\"}",
-             holder, function, holder, function, holder, function, title);
+             "{\"silent\":true,\"returnByValue\":true,"
+             "\"expression\":\"typeof console.%s==='function'&&"
+             "/\\\\[native code\\\\]/.test(Function.prototype.toString.call(console.%s))&&"
+             "(console.%s('%s'),true)\"}",
+             function, function, function, title);
     return call(session, "Runtime.evaluate", params, NULL, err);
 }
 
 /*
- * Begins the console profile of the next number. EF_EUNSUP: V8 did not start one. The pause ends
- * with the event, which V8 sends when it has started: the reply comes as a second small packet,
- * which the kernel holds back for our delayed acknowledgement (40 ms, measured).
+ * Begins the bridge; session->bridged says whether V8 did. The pause ends with the event, which V8
+ * sends when it has started: the reply comes as a second small packet, which the kernel holds back
+ * for our delayed acknowledgement (40 ms, measured).
  */
 static ef_rc
-begin_console(struct ef_session *session, struct ef_action_cost *cost, struct ef_err *err)
+begin_bridge(struct ef_session *session, struct ef_action_cost *cost, struct ef_err *err)
 {
-    static const char *const holders[] = {"", "console."}; /* the inspector's own API first */
-    uint64_t number = session->number + 1;
+    ef_mono_ns begun = ef_mono_now();
+    ef_rc rc;
 
-    for (size_t i = 0; i < EF_COUNT_OF(holders); i++) {
-        ef_mono_ns begun = ef_mono_now();
-        ef_rc rc = evaluate(session, holders[i], "profile", number, err);
-        if (rc != EF_OK && rc != EF_EINVAL && rc != EF_EUNSUP)
-            return rc;
-        if (session->started == number) {
-            ef_v8_add_pause(cost, ef_mono_since(begun, session->started_at));
-            return EF_OK;
-        }
-    }
-    return ef_err_set(err, EF_EUNSUP, "the application hides console.profile");
-}
-
-/* Ends a console profile; session->finished says whether it came. */
-static ef_rc
-end_console(struct ef_session *session, struct ef_err *err)
-{
-    ef_rc rc = evaluate(session, "", "profileEnd", session->number, err);
-
-    if (rc == EF_OK && session->finished != session->number)
-        rc = evaluate(session, "console.", "profileEnd", session->number, err);
-    return rc;
+    session->bridge++;
+    session->bridged = false;
+    rc = call_console(session, "profile", err);
+    if (rc == EF_OK && session->bridged)
+        ef_v8_add_pause(cost, ef_mono_since(begun, session->bridged_at));
+    return rc == EF_EINVAL || rc == EF_EUNSUP ? EF_OK : rc;
 }
 
 static ef_rc
-begin_plain(struct ef_session *session, struct ef_action_cost *cost, struct ef_err *err)
+start_profile(struct ef_session *session, struct ef_action_cost *cost, struct ef_err *err)
 {
     struct ef_inspector_reply reply;
     ef_rc rc = call(session, "Profiler.start", NULL, &reply, err);
 
-    if (rc == EF_OK)
-        ef_v8_add_pause(cost, reply.took);
-    return rc;
+    if (rc != EF_OK)
+        return rc;
+    ef_v8_add_pause(cost, reply.took);
+    session->cpu_running = true;
+    return EF_OK;
 }
 
+/* Keeps what ran. Node refuses to stop when nothing runs. */
 static ef_rc
-end_plain(struct ef_session *session, struct ef_err *err)
+stop_profile(struct ef_session *session, struct ef_err *err)
 {
     struct ef_inspector_reply reply;
     ef_rc rc = call(session, "Profiler.stop", NULL, &reply, err);
 
+    session->cpu_running = false;
+    if (rc == EF_EINVAL)
+        return EF_OK; /* "No recording profiles found" */
     if (rc != EF_OK)
-        return rc == EF_EINVAL ? EF_OK : rc; /* "No recording profiles found" */
+        return rc;
     return ef_v8_keep(session, ef_json_member(reply.result, "profile"), session->interval_ns, err);
 }
 
@@ -226,47 +205,27 @@ begin(struct ef_session *session, uint64_t interval_ns, struct ef_action_cost *c
     if (rc == EF_OK)
         rc = ef_v8_set_interval(session, interval_ns, err);
     if (rc == EF_OK) {
-        rc = begin_console(session, cost, err);
-        session->console = rc == EF_OK;
-        if (rc == EF_EUNSUP)
-            rc = begin_plain(session, cost, err);
+        session->interval_ns = ef_v8_interval_us(interval_ns) * (uint64_t)EF_NS_PER_US;
+        rc = start_profile(session, cost, err);
     }
     if (session->link == NULL)
         disconnect(session);
-    if (rc != EF_OK)
-        return rc;
-    session->number += session->console;
-    session->cpu_running = true;
-    session->interval_ns = ef_v8_interval_us(interval_ns) * (uint64_t)EF_NS_PER_US;
-    return EF_OK;
-}
-
-static ef_rc
-end(struct ef_session *session, struct ef_err *err)
-{
-    ef_rc rc = session->console ? end_console(session, err) : end_plain(session, err);
-
-    if (rc == EF_OK)
-        session->cpu_running = false;
     return rc;
 }
 
-/* Begins the next console profile, then ends the last one: no pause, no gap. */
+/* Stop and start under a bridge: about a millisecond is not covered. */
 static ef_rc
-overlap(struct ef_session *session, struct ef_action_cost *cost, struct ef_err *err)
+rotate_bridged(struct ef_session *session, struct ef_action_cost *cost, struct ef_err *err)
 {
-    struct ef_err ignored;
-    ef_rc rc = begin_console(session, cost, &ignored);
-    bool begun = rc == EF_OK;
+    ef_rc rc = begin_bridge(session, cost, err);
 
-    if (rc != EF_OK && rc != EF_EUNSUP)
-        return ef_err_set(err, rc, "%s", ignored.msg);
-    rc = end_console(session, err); /* still under the last number */
-    if (rc != EF_OK)
-        return rc;
-    session->number += begun;
-    session->cpu_running = begun;
-    return EF_OK;
+    if (rc == EF_OK)
+        rc = stop_profile(session, err);
+    if (rc == EF_OK)
+        rc = start_profile(session, cost, err);
+    if (rc == EF_OK && session->bridged)
+        rc = call_console(session, "profileEnd", err);
+    return rc;
 }
 
 /* V8 refuses another interval while it profiles, so a change costs a pause; see the header. */
@@ -278,27 +237,48 @@ wants_other_interval(const struct ef_session *session, uint64_t next_interval_ns
     return next < now * (1 - INTERVAL_CHANGE_MIN) || next > now * (1 + INTERVAL_CHANGE_MIN);
 }
 
+/* Perhaps it went away meanwhile, or waits for us to go. */
+static ef_rc
+catch_up(struct ef_session *session, struct ef_err *err)
+{
+    ef_rc rc = attach(session, err);
+
+    if (rc != EF_OK)
+        return rc;
+    rc = ef_inspector_poll(session->link, err);
+    if (rc == EF_OK)
+        return EF_OK;
+    disconnect(session);
+    return attach(session, err);
+}
+
+/* The process waits for us: take what there is and go. */
+static ef_rc
+say_goodbye(struct ef_session *session, struct ef_err *err)
+{
+    ef_rc rc = session->cpu_running ? stop_profile(session, err) : EF_OK;
+
+    disconnect(session);
+    return rc == EF_OK ? ef_err_set(err, EF_ECLOSED, "the process is exiting") : rc;
+}
+
 /* Ends what runs and begins the next; the finished profile is kept. */
 static ef_rc
 turn(struct ef_session *session, uint64_t next_interval_ns, struct ef_action_cost *cost,
      struct ef_err *err)
 {
-    ef_rc rc = attach(session, err);
+    ef_rc rc = catch_up(session, err);
 
-    if (rc == EF_OK)
-        rc = ef_inspector_poll(session->link, err); /* perhaps it went away, or ended ours */
-    if (rc != EF_OK && session->link != NULL) {
-        disconnect(session);
-        rc = attach(session, err);
-    }
-    if (rc == EF_OK && session->cpu_running) {
-        if (session->console && next_interval_ns != 0 &&
-            !wants_other_interval(session, next_interval_ns))
-            rc = overlap(session, cost, err);
-        else
-            rc = end(session, err);
-    }
-    if (rc == EF_OK && !session->cpu_running && next_interval_ns != 0)
+    if (rc != EF_OK)
+        return rc;
+    if (session->exiting)
+        return say_goodbye(session, err);
+    if (session->cpu_running && next_interval_ns != 0 &&
+        !wants_other_interval(session, next_interval_ns))
+        return rotate_bridged(session, cost, err);
+    if (session->cpu_running)
+        rc = stop_profile(session, err);
+    if (rc == EF_OK && next_interval_ns != 0)
         rc = begin(session, next_interval_ns, cost, err);
     return rc;
 }

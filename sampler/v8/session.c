@@ -30,13 +30,14 @@ ef_rc
 ef_v8_open(const char *runtime, const struct ef_session_options *options,
            struct ef_session **ret_session, struct ef_err *err)
 {
+    const char *id = options->id != NULL ? options->id : "";
     struct ef_session *session;
     uint16_t port;
     ef_rc rc = ef_inspector_check_address(options->inspector, &port, err);
 
     if (rc != EF_OK)
         return rc;
-    if (strlen(options->id) >= sizeof(session->id) ||
+    if (strlen(id) >= sizeof(session->id) ||
         strlen(options->inspector) >= sizeof(session->inspector))
         return ef_err_set(err, EF_EINVAL, "inspector '%.100s': the isolate's name is too long",
                           options->inspector);
@@ -45,7 +46,7 @@ ef_v8_open(const char *runtime, const struct ef_session_options *options,
         return ef_err_set(err, EF_ENOMEM, "out of memory");
     session->runtime = runtime;
     strcpy(session->inspector, options->inspector);
-    strcpy(session->id, options->id);
+    strcpy(session->id, id);
     session->port = port;
     session->pid = options->pid;
     session->deadline_ms =

@@ -55,11 +55,9 @@ struct ef_session {
     struct ef_err late; /* why the next profile could not be begun after one was collected */
 
     /* Node only */
-    bool console;     /* the running profile is console.profile */
-    uint64_t number;  /* of the running console profile */
-    uint64_t started; /* number of the last one that V8 says it started */
-    ef_mono_ns started_at;
-    uint64_t finished; /* number of the last one that came */
+    uint64_t bridge; /* number in the title of the last bridge */
+    bool bridged;    /* V8 says it began */
+    ef_mono_ns bridged_at;
     bool exiting;
 };
 
