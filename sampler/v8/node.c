@@ -161,6 +161,8 @@ begin_bridge(struct ef_session *session, struct ef_action_cost *cost, struct ef_
 
     session->bridge++;
     session->bridged = false;
+    if (session->evaluate_denied)
+        return EF_OK; /* the operator's wish: a rotation pauses then */
     rc = call_console(session, "profile", err);
     if (rc == EF_OK && session->bridged)
         ef_v8_add_pause(cost, ef_mono_since(begun, session->bridged_at));

@@ -49,6 +49,7 @@ ef_v8_open(const char *runtime, const struct ef_session_options *options,
     strcpy(session->id, id);
     session->port = port;
     session->pid = options->pid;
+    session->evaluate_denied = options->evaluate_denied;
     session->deadline_ms =
         options->deadline_ms != 0 ? options->deadline_ms : EF_V8_DEADLINE_MS_DEFAULT;
     *ret_session = session;

@@ -39,6 +39,7 @@ struct ef_session {
     uint16_t port;
     int pid;
     uint64_t deadline_ms;
+    bool evaluate_denied;
     struct ef_inspector *link;
 
     struct ef_listed listed; /* our line of the target list */
