@@ -18,6 +18,7 @@
 /* Levels change rarely, so that targets do not flap between them. New targets are told within a
  * second. Chosen. */
 #define SHARE_NS (30 * EF_NS_PER_S)
+#define RETURN_RATIO 0.9
 
 /* One config, kept as long as a target refers to it. Main thread only. */
 struct config_ref {
@@ -51,7 +52,7 @@ struct ef_agent {
     bool limit_told;
     struct ef_target_view *views;
     struct ef_target **view_targets;
-    struct ef_plan_candidate *candidates;
+    struct ef_plan_candidate *candidates, *tight;
     struct ef_target_status *status;
     size_t views_max;
 };
@@ -328,6 +329,26 @@ gather_views(struct ef_agent *agent)
     return count;
 }
 
+/* What is off comes back only where a tenth of the budget would be left over, so that isolates at
+ * the border are not switched on and off for ever. */
+static void
+share_steadily(struct ef_plan_candidate *candidates, struct ef_plan_candidate *tight, size_t count,
+               double ratio)
+{
+    bool *was_off = calloc(count + 1, sizeof(*was_off));
+
+    for (size_t i = 0; i < count && was_off != NULL; i++)
+        was_off[i] = candidates[i].level == EF_LEVEL_OFF;
+    memcpy(tight, candidates, count * sizeof(*tight));
+    (void)ef_plan_share(candidates, count, ratio);
+    (void)ef_plan_share(tight, count, RETURN_RATIO * ratio);
+    for (size_t i = 0; i < count && was_off != NULL; i++) {
+        if (was_off[i])
+            candidates[i].level = tight[i].level;
+    }
+    free(was_off);
+}
+
 static void
 share_budget(struct ef_agent *agent, size_t view_count)
 {
@@ -343,7 +364,7 @@ share_budget(struct ef_agent *agent, size_t view_count)
         return;
     agent->isolates_shared = count;
     agent->share_ns = now_of(agent) + SHARE_NS;
-    (void)ef_plan_share(agent->candidates, count, ratio);
+    share_steadily(agent->candidates, agent->tight, count, ratio);
     count = 0;
     for (size_t i = 0; i < view_count; i++) {
         if (agent->views[i].isolate != UINT64_MAX)
@@ -491,9 +512,10 @@ make_room(struct ef_agent *agent)
     agent->views = calloc(agent->views_max, sizeof(*agent->views));
     agent->view_targets = calloc(agent->views_max, sizeof(struct ef_target *));
     agent->candidates = calloc(agent->views_max, sizeof(*agent->candidates));
+    agent->tight = calloc(agent->views_max, sizeof(*agent->tight));
     agent->status = calloc(STATUS_MAX, sizeof(*agent->status));
     return agent->workers != NULL && agent->views != NULL && agent->view_targets != NULL &&
-           agent->candidates != NULL && agent->status != NULL;
+           agent->candidates != NULL && agent->tight != NULL && agent->status != NULL;
 }
 
 ef_rc
@@ -552,6 +574,7 @@ ef_agent_free(struct ef_agent *agent)
     free(agent->views);
     free(agent->view_targets);
     free(agent->candidates);
+    free(agent->tight);
     free(agent->status);
     free(agent);
 }

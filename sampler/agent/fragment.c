@@ -93,6 +93,10 @@ ef_fragment_heap_add(const struct ef_world *world, const struct ef_source *sourc
         rc = ef_heap_samples(what->diff, profile, hashes, &samples, &count, ret_restarted, err);
     if (rc != EF_OK)
         goto out;
+    /* V8 names some samples by nodes that are not in the tree, so bytes may have no object; but a
+     * stack without a count would be refused. */
+    for (size_t i = 0; i < count; i++)
+        samples[i].count += samples[i].count == 0;
     fragment = frame_of(source, profile, hashes, gauges);
     fragment.profile_type = (uint8_t)what->mode;
     fragment.interval = what->interval_bytes;
