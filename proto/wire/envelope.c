@@ -207,6 +207,21 @@ ef_wire_peek(const void *data, size_t len, struct ef_wire_header *ret_header, st
     return read_header(data, len, ret_header, err);
 }
 
+ef_rc
+ef_wire_sign_again(const struct ef_wire_keys *keys, uint8_t *data, size_t len, struct ef_err *err)
+{
+    struct ef_wire_header header;
+    uint32_t id;
+    const uint8_t *key = ef_wire_keys_first(keys, &id);
+    ef_rc rc = read_header(data, len, &header, err);
+
+    if (rc != EF_OK)
+        return rc;
+    put_le(data + AT_KEY_ID, id, 4);
+    ef_wire_mac(key, data, data + EF_WIRE_HEADER_BYTES, len - EF_WIRE_HEADER_BYTES, data + AT_MAC);
+    return EF_OK;
+}
+
 struct ef_wire_unsealer {
     ZSTD_DCtx *ctx;
     struct ef_buf raw;

@@ -34,6 +34,13 @@ EF_MUST_USE ef_rc ef_wire_seal(const struct ef_wire_keys *keys, struct ef_wire_h
                                const uint8_t *raw, size_t raw_bytes, struct ef_buf *out,
                                struct ef_err *err);
 
+/*
+ * Signs a message of our own again, with the key that is used for sending now: a spooled batch must
+ * outlive the key it was made with. EF_ECORRUPT when it is not a message.
+ */
+EF_MUST_USE ef_rc ef_wire_sign_again(const struct ef_wire_keys *keys, uint8_t *data, size_t len,
+                                     struct ef_err *err);
+
 /* What ef_wire_unseal needs from one call to the next. */
 struct ef_wire_unsealer;
 struct ef_wire_unsealer *ef_wire_unsealer_open(void); /* NULL: out of memory */

@@ -103,7 +103,8 @@ struct ef_publisher_stat {
     uint64_t acknowledged; /* contiguous, of the present epoch */
     uint64_t batches_resent, syncs_answered, syncs_failed;
     uint64_t dictionary_stacks, stacks_over_limit;
-    bool connected; /* the last sync was answered */
+    uint64_t spool_write_errors; /* records that are only in memory: the disk is full or broken */
+    bool connected;              /* the last sync was answered */
 };
 
 struct ef_publisher;
