@@ -462,61 +462,64 @@ ef_record_write_stack(struct ef_buf *out, uint32_t last_id, const struct ef_stor
     ef_buf_put_varint(out, stack->line);
 }
 
-/* The id of the next record of a run: only the first may repeat `last_id`, which is in the key. */
+ef_rc
+ef_run_begin(struct ef_run *run, uint32_t first_id, const void *data, size_t len,
+             struct ef_err *err)
+{
+    run->last_id = first_id;
+    run->first = true;
+    return begin_record(&run->cursor, data, len, "definition", err);
+}
+
+bool
+ef_run_more(const struct ef_run *run)
+{
+    return ef_cursor_left(&run->cursor) > 0;
+}
+
+/* The id of the next record: only the first may repeat the id that is in the key. */
 static uint32_t
-read_run_id(struct ef_cursor *cursor, uint32_t last_id, bool first)
+read_run_id(struct ef_run *run)
 {
-    uint64_t delta = ef_cursor_varint(cursor);
+    uint64_t delta = ef_cursor_varint(&run->cursor);
 
-    if ((delta == 0) != first || delta > UINT32_MAX - last_id)
-        cursor->failed = true;
-    return last_id + (uint32_t)delta;
+    if ((delta == 0) != run->first || delta > UINT32_MAX - run->last_id)
+        run->cursor.failed = true;
+    run->first = false;
+    run->last_id += (uint32_t)delta;
+    return run->last_id;
 }
 
 ef_rc
-ef_record_each_function(uint32_t first_id, const void *data, size_t len, ef_store_function_fn fn,
-                        void *arg, struct ef_err *err)
+ef_run_function(struct ef_run *run, struct ef_store_function *ret_function, struct ef_err *err)
 {
-    struct ef_store_function function = {.id = first_id};
-    struct ef_cursor cursor;
-    bool first = true;
-    ef_rc rc = begin_record(&cursor, data, len, "function", err);
+    struct ef_store_function function;
 
-    while (rc == EF_OK && ef_cursor_left(&cursor) > 0) {
-        function.id = read_run_id(&cursor, function.id, first);
-        function.hash = ef_cursor_le64(&cursor);
-        function.line = read_u32(&cursor);
-        function.name = read_text(&cursor);
-        function.file = read_text(&cursor);
-        if (cursor.failed)
-            return ef_err_set(err, EF_ECORRUPT, "function record is cut short or damaged");
-        rc = fn(arg, &function);
-        first = false;
-    }
-    return rc;
+    function.id = read_run_id(run);
+    function.hash = ef_cursor_le64(&run->cursor);
+    function.line = read_u32(&run->cursor);
+    function.name = read_text(&run->cursor);
+    function.file = read_text(&run->cursor);
+    if (run->cursor.failed)
+        return ef_err_set(err, EF_ECORRUPT, "function record is cut short or damaged");
+    *ret_function = function;
+    return EF_OK;
 }
 
 ef_rc
-ef_record_each_stack(uint32_t first_id, const void *data, size_t len, ef_store_stack_fn fn,
-                     void *arg, struct ef_err *err)
+ef_run_stack(struct ef_run *run, struct ef_store_stack *ret_stack, struct ef_err *err)
 {
-    struct ef_store_stack stack = {.id = first_id};
-    struct ef_cursor cursor;
-    bool first = true;
-    ef_rc rc = begin_record(&cursor, data, len, "stack", err);
+    struct ef_store_stack stack;
+    uint32_t up;
 
-    while (rc == EF_OK && ef_cursor_left(&cursor) > 0) {
-        uint32_t up;
-        stack.id = read_run_id(&cursor, stack.id, first);
-        stack.hash = ef_cursor_le64(&cursor);
-        up = read_u32(&cursor);
-        stack.function = read_u32(&cursor);
-        stack.line = read_u32(&cursor);
-        if (cursor.failed || up == 0 || up > stack.id)
-            return ef_err_set(err, EF_ECORRUPT, "stack record is cut short or damaged");
-        stack.parent = stack.id - up;
-        rc = fn(arg, &stack);
-        first = false;
-    }
-    return rc;
+    stack.id = read_run_id(run);
+    stack.hash = ef_cursor_le64(&run->cursor);
+    up = read_u32(&run->cursor);
+    stack.function = read_u32(&run->cursor);
+    stack.line = read_u32(&run->cursor);
+    if (run->cursor.failed || up == 0 || up > stack.id)
+        return ef_err_set(err, EF_ECORRUPT, "stack record is cut short or damaged");
+    stack.parent = stack.id - up;
+    *ret_stack = stack;
+    return EF_OK;
 }

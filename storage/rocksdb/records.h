@@ -69,7 +69,8 @@ void ef_record_write_function(struct ef_buf *out, uint32_t last_id,
 void ef_record_write_stack(struct ef_buf *out, uint32_t last_id,
                            const struct ef_store_stack *stack);
 
-/* Readers set every field but the id, which is in the key. */
+/* Readers set every field but the id, which is in the key. *ret_ack is not untouched on failure: it
+ * is 8 kB, so it is filled in place. */
 EF_MUST_USE ef_rc ef_record_read_version(const void *data, size_t len,
                                          struct ef_store_version *ret_version, struct ef_err *err);
 EF_MUST_USE ef_rc ef_record_read_series(const void *data, size_t len,
@@ -80,10 +81,18 @@ EF_MUST_USE ef_rc ef_record_read_span(const void *data, size_t len, struct ef_sp
                                       struct ef_err *err);
 EF_MUST_USE ef_rc ef_record_read_ack(const void *key, size_t key_len, const void *data, size_t len,
                                      struct ef_store_ack *ret_ack, struct ef_err *err);
-/* Call fn for each record of a run; what fn returns other than EF_OK ends it and is returned. */
-EF_MUST_USE ef_rc ef_record_each_function(uint32_t first_id, const void *data, size_t len,
-                                          ef_store_function_fn fn, void *arg, struct ef_err *err);
-EF_MUST_USE ef_rc ef_record_each_stack(uint32_t first_id, const void *data, size_t len,
-                                       ef_store_stack_fn fn, void *arg, struct ef_err *err);
+/* Reading a run: begin, then one record after the other while ef_run_more says so. */
+struct ef_run {
+    struct ef_cursor cursor;
+    uint32_t last_id;
+    bool first;
+};
+EF_MUST_USE ef_rc ef_run_begin(struct ef_run *run, uint32_t first_id, const void *data, size_t len,
+                               struct ef_err *err);
+bool ef_run_more(const struct ef_run *run);
+EF_MUST_USE ef_rc ef_run_function(struct ef_run *run, struct ef_store_function *ret_function,
+                                  struct ef_err *err);
+EF_MUST_USE ef_rc ef_run_stack(struct ef_run *run, struct ef_store_stack *ret_stack,
+                               struct ef_err *err);
 
 #endif

@@ -432,19 +432,42 @@ on_series(void *arg, const uint8_t *key, size_t key_len, const uint8_t *value, s
     return reading->series_fn(reading->arg, &series);
 }
 
+/* Reads the next definition of a run and hands it to the caller's function. */
+static ef_rc
+next_definition(const struct reading *reading, struct ef_run *run, struct ef_err *err)
+{
+    struct ef_store_function function;
+    struct ef_store_stack stack;
+    ef_rc rc = reading->function_fn != NULL ? ef_run_function(run, &function, err)
+                                            : ef_run_stack(run, &stack, err);
+
+    if (rc != EF_OK) {
+        ef_err_prefix(err, "store '%s': after id %u", ef_db_path(reading->self->db), run->last_id);
+        return rc;
+    }
+    return reading->function_fn != NULL ? reading->function_fn(reading->arg, &function)
+                                        : reading->stack_fn(reading->arg, &stack);
+}
+
 static ef_rc
 on_definitions(void *arg, const uint8_t *key, size_t key_len, const uint8_t *value,
                size_t value_len, struct ef_err *err)
 {
     const struct reading *reading = arg;
+    struct ef_run run;
     uint32_t first_id;
+    ef_rc rc;
 
     if (!ef_key_read_dict(key, key_len, &first_id))
         return bad_key(reading, "definition", key_len, err);
-    if (reading->function_fn != NULL)
-        return ef_record_each_function(first_id, value, value_len, reading->function_fn,
-                                       reading->arg, err);
-    return ef_record_each_stack(first_id, value, value_len, reading->stack_fn, reading->arg, err);
+    rc = ef_run_begin(&run, first_id, value, value_len, err);
+    if (rc != EF_OK) {
+        ef_err_prefix(err, "store '%s': id %u", ef_db_path(reading->self->db), first_id);
+        return rc;
+    }
+    while (rc == EF_OK && ef_run_more(&run))
+        rc = next_definition(reading, &run, err);
+    return rc;
 }
 
 static ef_rc
