@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FRAME_NAME_MAX 512 /* "0x1234 [file]"; longer ones are cut alike for all */
 
 /* All arrays in one place, so that they are freed together. */
 struct draft {
@@ -88,7 +87,7 @@ define_frame(struct draft *draft, uint32_t frame_id, struct ef_err *err)
     const struct ef_profile_function *function = &profile->functions[frame->function];
     Everflame__V1__Definitions *d = &draft->definitions;
     size_t i = d->n_function_hash;
-    char text[FRAME_NAME_MAX];
+    char text[EF_PROFILE_FRAME_NAME_MAX];
 
     if (draft->frame_hashes[frame_id] != 0)
         return EF_OK;

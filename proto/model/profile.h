@@ -83,7 +83,7 @@ EF_MUST_USE ef_rc ef_profile_open(const struct ef_profile_limits *limits,
 void ef_profile_free(struct ef_profile *profile);
 size_t ef_profile_bytes(const struct ef_profile *profile); /* memory it holds */
 
-/* Must be called for all types before the first node with values. */
+/* Must be called for all types before the first node with values. EF_EINVAL for a type twice. */
 EF_MUST_USE ef_rc ef_profile_add_type(struct ef_profile *profile, const char *type,
                                       const char *unit, struct ef_err *err);
 /* Copies the bytes; invalid UTF-8 bytes become '?'. */
@@ -113,6 +113,7 @@ EF_MUST_USE ef_rc ef_profile_add_value(struct ef_profile *profile, uint32_t node
 EF_MUST_USE ef_rc ef_profile_merge(struct ef_profile *profile, const struct ef_profile *other,
                                    int64_t factor, struct ef_err *err);
 
+#define EF_PROFILE_FRAME_NAME_MAX 512 /* bytes for "0x1234 [file]"; all who hash it cut alike */
 /* Name to show for a frame: the function's name, "(anonymous)" for an empty one, or "0x1234 [file]"
  * for an address. */
 const char *ef_profile_frame_name(const struct ef_profile *profile, uint32_t frame, char *buf,

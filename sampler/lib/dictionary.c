@@ -192,7 +192,7 @@ struct function_text {
     const char *name, *file;
     uint32_t line;
     uint64_t hash;
-    char buf[EF_WIRE_TEXT_BYTES_MAX + 2];
+    char buf[EF_PROFILE_FRAME_NAME_MAX];
 };
 
 static void
