@@ -115,7 +115,8 @@ settle(struct ef_catalogue *catalogue)
 }
 
 ef_rc
-ef_catalogue_load(struct ef_store *store, struct ef_catalogue **ret_catalogue, struct ef_err *err)
+ef_query_catalogue_load(struct ef_store *store, struct ef_catalogue **ret_catalogue,
+                        struct ef_err *err)
 {
     struct ef_catalogue *catalogue = calloc(1, sizeof(*catalogue));
     struct loading loading = {catalogue, 0, 0, err};
@@ -133,7 +134,7 @@ ef_catalogue_load(struct ef_store *store, struct ef_catalogue **ret_catalogue, s
     if (rc == EF_OK)
         rc = ef_buf_check(&catalogue->text, "catalogue", err);
     if (rc != EF_OK) {
-        ef_catalogue_unref(catalogue);
+        ef_query_catalogue_unref(catalogue);
         return rc;
     }
     settle(catalogue);
@@ -142,7 +143,7 @@ ef_catalogue_load(struct ef_store *store, struct ef_catalogue **ret_catalogue, s
 }
 
 void
-ef_catalogue_unref(struct ef_catalogue *catalogue)
+ef_query_catalogue_unref(struct ef_catalogue *catalogue)
 {
     if (catalogue == NULL || atomic_fetch_sub(&catalogue->refs, 1) != 1)
         return;

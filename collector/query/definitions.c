@@ -138,8 +138,8 @@ check_functions(const struct ef_definitions *definitions, struct ef_err *err)
 }
 
 ef_rc
-ef_definitions_load(struct ef_store *store, uint32_t version_id, uint64_t bytes_max,
-                    struct ef_definitions **ret_definitions, struct ef_err *err)
+ef_query_definitions_load(struct ef_store *store, uint32_t version_id, uint64_t bytes_max,
+                          struct ef_definitions **ret_definitions, struct ef_err *err)
 {
     struct ef_definitions *definitions = calloc(1, sizeof(*definitions));
     struct loading loading = {definitions, 0, 0, {0}, bytes_max, err};
@@ -170,7 +170,7 @@ ef_definitions_load(struct ef_store *store, uint32_t version_id, uint64_t bytes_
     ef_map_fini(&loading.files);
     if (rc != EF_OK) {
         ef_err_prefix(err, "definitions of version %u", version_id);
-        ef_definitions_unref(definitions);
+        ef_query_definitions_unref(definitions);
         return rc;
     }
     *ret_definitions = definitions;
@@ -178,7 +178,7 @@ ef_definitions_load(struct ef_store *store, uint32_t version_id, uint64_t bytes_
 }
 
 void
-ef_definitions_unref(struct ef_definitions *definitions)
+ef_query_definitions_unref(struct ef_definitions *definitions)
 {
     if (definitions == NULL || atomic_fetch_sub(&definitions->refs, 1) != 1)
         return;

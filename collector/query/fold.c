@@ -142,7 +142,7 @@ load_version(struct pass *pass, uint32_t version_id, struct ef_err *err)
 
     if (rc != EF_OK)
         return rc;
-    ef_definitions_unref(version->definitions);
+    ef_query_definitions_unref(version->definitions);
     version->definitions = definitions;
     if (definitions->stack_count < pass->stack_wanted)
         return ef_err_set(err, EF_ECORRUPT, "a block of version %u names stack %u of %u",
@@ -443,7 +443,7 @@ void
 ef_fold_fini(struct ef_fold *fold)
 {
     for (size_t i = 0; i < fold->plan->version_count && fold->versions != NULL; i++)
-        ef_definitions_unref(fold->versions[i].definitions);
+        ef_query_definitions_unref(fold->versions[i].definitions);
     ef_map_fini(&fold->by_hash);
 }
 

@@ -43,9 +43,9 @@ struct ef_catalogue {
     size_t series_count;
     struct ef_buf text;
 };
-EF_MUST_USE ef_rc ef_catalogue_load(struct ef_store *store, struct ef_catalogue **ret_catalogue,
-                                    struct ef_err *err);
-void ef_catalogue_unref(struct ef_catalogue *catalogue);
+EF_MUST_USE ef_rc ef_query_catalogue_load(struct ef_store *store,
+                                          struct ef_catalogue **ret_catalogue, struct ef_err *err);
+void ef_query_catalogue_unref(struct ef_catalogue *catalogue);
 
 /* Stacks and functions of one version, as far as they were known when loaded. Immutable. */
 struct ef_definition_function {
@@ -70,10 +70,11 @@ struct ef_definitions {
     uint64_t bytes;
     uint64_t used; /* for the least recently used; guarded by ef_query.lock */
 };
-EF_MUST_USE ef_rc ef_definitions_load(struct ef_store *store, uint32_t version_id,
-                                      uint64_t bytes_max, struct ef_definitions **ret_definitions,
-                                      struct ef_err *err);
-void ef_definitions_unref(struct ef_definitions *definitions);
+EF_MUST_USE ef_rc ef_query_definitions_load(struct ef_store *store, uint32_t version_id,
+                                            uint64_t bytes_max,
+                                            struct ef_definitions **ret_definitions,
+                                            struct ef_err *err);
+void ef_query_definitions_unref(struct ef_definitions *definitions);
 
 #define EF_DEFINITIONS_CACHED_MAX 256
 

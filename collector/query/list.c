@@ -90,7 +90,7 @@ ef_query_workers(struct ef_query *query, int64_t now_ns, ef_query_entry_fn fn, v
             rc = fn(arg, &entry);
     }
     free(order);
-    ef_catalogue_unref(catalogue);
+    ef_query_catalogue_unref(catalogue);
     return rc;
 }
 
@@ -131,6 +131,6 @@ ef_query_versions(struct ef_query *query, const char *worker, const char *accoun
     for (size_t i = 0; i < count && rc == EF_OK; i++)
         rc = fn(arg, &entries[i]);
     free(entries);
-    ef_catalogue_unref(catalogue);
+    ef_query_catalogue_unref(catalogue);
     return rc;
 }

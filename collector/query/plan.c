@@ -288,7 +288,7 @@ ef_plan_open(struct ef_query *query, const struct ef_selector *selector, int64_t
 void
 ef_plan_fini(struct ef_plan *plan)
 {
-    ef_catalogue_unref(plan->catalogue);
+    ef_query_catalogue_unref(plan->catalogue);
     plan->catalogue = NULL;
 }
 

@@ -89,9 +89,9 @@ ef_query_free(struct ef_query *query)
 {
     if (query == NULL)
         return;
-    ef_catalogue_unref(query->catalogue);
+    ef_query_catalogue_unref(query->catalogue);
     for (size_t i = 0; i < query->cached_count; i++)
-        ef_definitions_unref(query->cached[i]);
+        ef_query_definitions_unref(query->cached[i]);
     pthread_mutex_destroy(&query->lock);
     free(query);
 }
@@ -142,7 +142,7 @@ ef_query_catalogue(struct ef_query *query, struct ef_catalogue **ret_catalogue, 
     ef_rc rc;
 
     if (catalogue == NULL) {
-        rc = ef_catalogue_load(query->store, &catalogue, err);
+        rc = ef_query_catalogue_load(query->store, &catalogue, err);
         if (rc != EF_OK) {
             ef_query_invalidate(query);
             return rc;
@@ -152,7 +152,7 @@ ef_query_catalogue(struct ef_query *query, struct ef_catalogue **ret_catalogue, 
         old = query->catalogue;
         query->catalogue = catalogue;
         pthread_mutex_unlock(&query->lock);
-        ef_catalogue_unref(old);
+        ef_query_catalogue_unref(old);
     }
     *ret_catalogue = catalogue;
     return EF_OK;
@@ -226,7 +226,7 @@ put_cached(struct ef_query *query, struct ef_definitions *definitions)
     query->cached_bytes += definitions->bytes;
     pthread_mutex_unlock(&query->lock);
     for (size_t i = 0; i < dropped_count; i++)
-        ef_definitions_unref(dropped[i]);
+        ef_query_definitions_unref(dropped[i]);
 }
 
 ef_rc
@@ -237,8 +237,8 @@ ef_query_definitions(struct ef_query *query, uint32_t version_id, uint32_t stack
     ef_rc rc;
 
     if (definitions == NULL) {
-        rc = ef_definitions_load(query->store, version_id, query->options.request_bytes_max,
-                                 &definitions, err);
+        rc = ef_query_definitions_load(query->store, version_id, query->options.request_bytes_max,
+                                       &definitions, err);
         if (rc != EF_OK)
             return rc;
         put_cached(query, definitions);

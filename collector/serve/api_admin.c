@@ -1,0 +1,178 @@
+/*
+ * Answers collect, flush, status, metrics and healthz. Runs in the threads of the pool.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "collector/serve/internal.h"
+#include "proto/base/metric.h"
+
+uint64_t
+ef_serve_resident_bytes(void)
+{
+    unsigned long long size = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    int fields = file != NULL ? fscanf(file, "%llu %llu", &size, &resident) : 0;
+
+    if (file != NULL)
+        fclose(file);
+    return fields == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+ef_rc
+ef_serve_collect(struct ef_request *request, struct ef_answer *answer, struct ef_err *err)
+{
+    const char *account = ef_request_param(request, "account");
+    struct ef_selector selector;
+    ef_rc rc = ef_request_selector(request, &selector, answer, err);
+
+    for (size_t i = 0; rc == EF_OK && i < (selector.version_count > 0 ? selector.version_count : 1);
+         i++)
+        rc = ef_aggregate_request_collect(
+            request->serve->parts.aggregate, account != NULL ? account : "", selector.worker,
+            selector.version_count > 0 ? selector.versions[i] : "", request->now_ns, err);
+    if (rc != EF_OK)
+        return rc;
+    answer->status = 202;
+    ef_buf_append_str(&answer->body, "{\"requested\":true}\n");
+    return EF_OK;
+}
+
+ef_rc
+ef_serve_flush(struct ef_request *request, struct ef_answer *answer, struct ef_err *err)
+{
+    ef_rc rc = ef_aggregate_flush(request->serve->parts.aggregate, request->now_ns, err);
+
+    ef_query_invalidate(request->serve->parts.query);
+    if (rc == EF_OK)
+        ef_buf_append_str(&answer->body, "{\"flushed\":true}\n");
+    return rc;
+}
+
+static void
+put_memory(struct ef_json *json, const struct ef_serve *serve, const struct ef_store_stat *stat)
+{
+    ef_json_key(json, "memory");
+    ef_json_object(json);
+    ef_json_ku64(json, "resident_bytes", ef_serve_resident_bytes());
+    ef_json_ku64(json, "cap_bytes", serve->options.memory_bytes_max);
+    ef_json_ku64(json, "aggregate_bytes", ef_aggregate_bytes(serve->parts.aggregate));
+    ef_json_ku64(json, "store_bytes", stat->memory_bytes);
+    ef_json_ku64(json, "query_bytes", ef_query_bytes(serve->parts.query));
+    ef_json_object_end(json);
+}
+
+static void
+put_time_or_null(struct ef_json *json, const char *key, bool known, int64_t ns)
+{
+    if (known) {
+        ef_json_time(json, key, ns);
+        return;
+    }
+    ef_json_key(json, key);
+    ef_json_null(json);
+}
+
+static void
+put_disk(struct ef_json *json, const struct ef_store_stat *stat)
+{
+    uint64_t block_bytes = 0;
+    bool data = stat->oldest_bucket_ns <= stat->newest_bucket_ns;
+
+    for (int tier = 0; tier < EF_TIER_COUNT; tier++)
+        block_bytes += stat->block_bytes[tier];
+    ef_json_key(json, "disk");
+    ef_json_object(json);
+    ef_json_ku64(json, "bytes", stat->disk_bytes);
+    ef_json_ku64(json, "block_bytes", block_bytes);
+    ef_json_ku64(json, "definition_bytes", stat->definition_bytes);
+    ef_json_ku64(json, "totals_bytes", stat->totals_bytes);
+    ef_json_key(json, "bytes_per_sample");
+    if (stat->samples > 0)
+        ef_json_f64(json, (double)block_bytes / (double)stat->samples);
+    else
+        ef_json_null(json); /* nothing was put since the start: the number is not known */
+    put_time_or_null(json, "oldest", data, stat->oldest_bucket_ns);
+    put_time_or_null(json, "newest", data, data ? stat->newest_bucket_ns + EF_BUCKET_NS : 0);
+    ef_json_object_end(json);
+}
+
+/* Limits that were reached since the start. */
+static void
+put_limits(struct ef_json *json)
+{
+    static const struct {
+        enum ef_metric metric;
+        const char *name, *message;
+    } limits[] = {
+        {EF_METRIC_limit_stacks_total, "stacks_per_version_max",
+         "samples were booked on (limit reached): a version has too many stacks"},
+        {EF_METRIC_limit_series_total, "series_max",
+         "fragments were refused: too many workers, versions or series"},
+        {EF_METRIC_ingest_refused_limit_total, "batch limits",
+         "batches or fragments were refused: outside a limit of names, ranges or counts"},
+        {EF_METRIC_ingest_refused_busy_total, "memory_max",
+         "batches were not taken for lack of memory; publishers send them again"},
+        {EF_METRIC_ingest_unknown_stacks_total, "parked_wait",
+         "samples were booked on (unknown stack): their definitions never came"},
+    };
+
+    ef_json_key(json, "limits");
+    ef_json_array(json);
+    for (size_t i = 0; i < EF_COUNT_OF(limits); i++) {
+        uint64_t count = ef_metric_get(limits[i].metric);
+        if (count == 0)
+            continue;
+        ef_json_object(json);
+        ef_json_kstr(json, "name", limits[i].name);
+        ef_json_ku64(json, "count", count);
+        ef_json_kstr(json, "message", limits[i].message);
+        ef_json_object_end(json);
+    }
+    ef_json_array_end(json);
+}
+
+ef_rc
+ef_serve_status(struct ef_request *request, struct ef_answer *answer, struct ef_err *err)
+{
+    const struct ef_serve *serve = request->serve;
+    struct ef_store_stat stat;
+    struct ef_json json;
+
+    (void)err;
+    ef_store_get_stat(serve->parts.store, &stat);
+    ef_json_init(&json, &answer->body);
+    ef_json_object(&json);
+    ef_json_kstr(&json, "version", EF_VERSION);
+    ef_json_time(&json, "started", serve->started_ns);
+    ef_json_time(&json, "now", request->now_ns);
+    ef_aggregate_status(serve->parts.aggregate, request->now_ns, &json);
+    put_memory(&json, serve, &stat);
+    put_disk(&json, &stat);
+    put_limits(&json);
+    ef_json_object_end(&json);
+    ef_buf_append_str(&answer->body, "\n");
+    return EF_OK;
+}
+
+ef_rc
+ef_serve_metrics(struct ef_request *request, struct ef_answer *answer, struct ef_err *err)
+{
+    (void)request;
+    (void)err;
+    answer->content_type = "text/plain; version=0.0.4; charset=utf-8";
+    ef_metric_expose(&answer->body);
+    return EF_OK;
+}
+
+ef_rc
+ef_serve_healthz(struct ef_request *request, struct ef_answer *answer, struct ef_err *err)
+{
+    (void)request;
+    (void)err;
+    answer->content_type = "text/plain; charset=utf-8";
+    ef_buf_append_str(&answer->body, "ok\n");
+    return EF_OK;
+}
