@@ -14,6 +14,9 @@
 
 #define AGGREGATED " (summed up, not in order of time)"
 #define EXPORTER "everflame@" EF_VERSION
+/* Not speedscope's: the unit as the sample type has it, so that our own files lose nothing. Viewers
+ * ignore it. */
+#define SAMPLE_UNIT "sampleUnit"
 
 /* Frames of the same function are one frame here; speedscope groups by frame. */
 struct writer {
@@ -128,6 +131,7 @@ write_profile(struct writer *writer, uint32_t type)
                  ef_profile_string(writer->profile, writer->profile->types[type].type));
     ef_json_kstr(json, "unit",
                  ef_format_unit_ns(unit) != 0 || strcmp(unit, "bytes") == 0 ? unit : "none");
+    ef_json_kstr(json, SAMPLE_UNIT, unit);
     ef_json_ki64(json, "startValue", 0);
     ef_json_ki64(json, "endValue", ef_profile_total(writer->profile, type));
     write_stacks(writer, type);
@@ -253,9 +257,12 @@ struct measure {
 static ef_rc
 measure_of(const struct reader *reader, const json_t *json, struct measure *ret)
 {
-    const char *name, *unit;
-    size_t name_len, unit_len;
+    const char *name, *unit, *exact;
+    size_t name_len, unit_len, exact_len;
     ef_rc rc = ef_jsonin_text(json, "unit", &unit, &unit_len, reader->err);
+
+    if (rc == EF_OK)
+        rc = ef_jsonin_text(json, SAMPLE_UNIT, &exact, &exact_len, reader->err);
 
     if (rc == EF_OK)
         rc = ef_jsonin_text(json, "name", &name, &name_len, reader->err);
@@ -269,7 +276,7 @@ measure_of(const struct reader *reader, const json_t *json, struct measure *ret)
     else if (strcmp(unit, "none") == 0 || unit[0] == '\0')
         *ret = (struct measure){"samples", "count", 1, 0};
     if (reader->ours && name[0] != '\0')
-        ret->type = name;
+        *ret = (struct measure){name, exact, 1, 0};
     return EF_OK;
 }
 

@@ -24,11 +24,11 @@ ef_jsonin_parse(const uint8_t *data, size_t len, const char *format, json_t **re
                           len, EF_FORMAT_JSON_BYTES_MAX);
     /* JavaScript names may hold a NUL character. */
     json = json_loadb((const char *)data, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &reason);
+    if (json == NULL && reason.text[0] == '\0') /* jansson 2.14 says nothing when memory is out. */
+        return ef_err_set(err, EF_ENOMEM, "out of memory while reading a %s", format);
     if (json == NULL)
-        return ef_err_set(
-            err, json_error_code(&reason) == json_error_out_of_memory ? EF_ENOMEM : EF_ECORRUPT,
-            "%s: not JSON: line %d, column %d: %s", format, reason.line, reason.column,
-            reason.text);
+        return ef_err_set(err, EF_ECORRUPT, "%s: not JSON: line %d, column %d: %s", format,
+                          reason.line, reason.column, reason.text);
     if (!json_is_object(json)) {
         json_decref(json);
         return ef_err_set(err, EF_ECORRUPT, "%s: not a JSON object", format);

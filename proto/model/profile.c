@@ -402,6 +402,10 @@ ef_profile_add_type(struct ef_profile *profile, const char *type, const char *un
         rc = ef_profile_add_string(profile, unit, strlen(unit), &added.unit, err);
     if (rc != EF_OK)
         return rc;
+    for (uint32_t i = 0; i < profile->type_count; i++) {
+        if (profile->types[i].type == added.type && profile->types[i].unit == added.unit)
+            return ef_err_set(err, EF_EINVAL, "sample type '%s/%s' occurs twice", type, unit);
+    }
     values = realloc(profile->values, (size_t)profile->inner->node_cap * (profile->type_count + 1) *
                                           sizeof(*values));
     if (values == NULL)

@@ -71,7 +71,8 @@ reduce(const struct ef_profile *profile, const struct carries *carried)
 
     assert_int_equal(ef_profile_open(&ef_profile_limits_default, &reduced, NULL), EF_OK);
     for (uint32_t type = first; type < profile->type_count; type++)
-        assert_int_equal(ef_profile_add_type(reduced, "t", "u", NULL), EF_OK);
+        assert_int_equal(
+            ef_profile_add_type(reduced, type == first ? "first" : "second", "u", NULL), EF_OK);
     for (uint32_t i = 0; i < profile->node_count; i++) {
         const struct ef_profile_frame *frame = &profile->frames[profile->nodes[i].frame];
         const struct ef_profile_function *from = &profile->functions[frame->function];

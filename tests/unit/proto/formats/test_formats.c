@@ -375,6 +375,29 @@ speedscope_refuses_what_does_not_fit_together(void **state)
                    "'frame' is out of range");
 }
 
+/* Two types of one name and units that speedscope does not know must not become one. */
+static void
+speedscope_keeps_units_of_our_own_files(void **state)
+{
+    struct fixture *f = *state;
+    struct ef_profile *first;
+
+    assert_int_equal(ef_profile_open(&ef_profile_limits_default, &f->profile, NULL), EF_OK);
+    assert_int_equal(ef_profile_add_type(f->profile, "n", "apples", NULL), EF_OK);
+    assert_int_equal(ef_profile_add_type(f->profile, "n", "microseconds", NULL), EF_OK);
+    assert_int_equal(ef_profile_add_value(f->profile, 0, 0, 3, NULL), EF_OK);
+    assert_int_equal(ef_profile_add_value(f->profile, 0, 1, 4, NULL), EF_OK);
+    written(f, "speedscope");
+    first = f->profile;
+    f->profile = NULL;
+    assert_int_equal(read_as(f, "speedscope", (const char *)f->out.data), EF_OK);
+    assert_int_equal(f->profile->type_count, 2);
+    assert_string_equal(ef_profile_string(f->profile, f->profile->types[0].unit), "apples");
+    assert_string_equal(ef_profile_string(f->profile, f->profile->types[1].unit), "microseconds");
+    assert_int_equal(ef_profile_total(f->profile, 1), 4);
+    ef_profile_free(first);
+}
+
 static void
 speedscope_refuses_to_write_negative_values(void **state)
 {
@@ -418,6 +441,7 @@ main(void)
         TEST(speedscope_adds_profiles_of_one_unit_and_keeps_others_apart),
         TEST(speedscope_reads_events),
         TEST(speedscope_refuses_what_does_not_fit_together),
+        TEST(speedscope_keeps_units_of_our_own_files),
         TEST(speedscope_refuses_to_write_negative_values),
         TEST(speedscope_says_that_its_order_is_not_time),
     };

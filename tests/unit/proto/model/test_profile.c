@@ -209,8 +209,13 @@ types_come_before_stacks_and_are_at_most_sixteen(void **state)
     struct ef_err err = {0};
 
     (void)state;
-    for (int i = 0; i < EF_PROFILE_TYPES_MAX; i++)
-        assert_int_equal(ef_profile_add_type(profile, "t", "count", NULL), EF_OK);
+    for (int i = 0; i < EF_PROFILE_TYPES_MAX; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "t%d", i);
+        assert_int_equal(ef_profile_add_type(profile, name, "count", NULL), EF_OK);
+        assert_int_equal(ef_profile_add_type(profile, name, "count", &err),
+                         i + 1 < EF_PROFILE_TYPES_MAX ? EF_EINVAL : EF_ELIMIT);
+    }
     assert_int_equal(ef_profile_add_type(profile, "t", "count", &err), EF_ELIMIT);
     add_stack(profile, "a", 1);
     assert_int_equal(ef_profile_add_type(profile, "t", "count", &err), EF_EINVAL);
