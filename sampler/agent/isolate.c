@@ -824,7 +824,7 @@ heap_publish(struct ef_isolate *isolate, const struct ef_profile *profile, int64
     struct ef_fragment_gauges gauges = {isolate->probe.heap_used_bytes,
                                         isolate->probe.heap_limit_bytes, pause_ns};
     int64_t wall_ns = wall_of(isolate);
-    bool window = isolate->plan.heap_window_ns > 0, restarted = false;
+    bool window = !ops_of(isolate)->stays_attached, restarted = false;
     uint64_t turns = heap_choice(isolate) == EF_HEAP_CHOICE_BOTH ? 2 : 1;
     struct ef_fragment_heap what = {
         .mode = heap->mode,

@@ -17,6 +17,9 @@
 /* Rotation without a pause: 10 to 60 s; 30 s keeps fragments few and the data young. Chosen. */
 #define OVERLAP_ROTATION_NS (30 * EF_NS_PER_S)
 #define STARVED_HITS_MIN 50
+/* From this load on a tick finds a CPU that is awake. The busy price was measured at 0.3 core and
+ * more, the idle one without any request; the line between is assumed. */
+#define BUSY_CORES 0.2
 
 /*
  * Ticks: v8-schedule §1.3 (busy 64 and 28 us; idle 90 to 300 us, 1.7 ms/s at 100 ms = 170 us).
@@ -136,7 +139,7 @@ choose_interval(const struct ef_plan_facts *facts)
     else if (facts->level >= EF_LEVEL_SLOW_TICKS || facts->isolates > 10 ||
              (facts->cores >= 0 && facts->cores < slow_below))
         choices = interval_slow;
-    else if (facts->cores > fast_above)
+    else if (facts->cores > fast_above && facts->level < EF_LEVEL_NO_FAST_TICKS)
         choices = interval_fast;
     if (facts->interval_fixed_ns > 0 && facts->level < EF_LEVEL_SLOW_TICKS)
         return facts->interval_fixed_ns;
@@ -224,7 +227,7 @@ ef_plan_make(const struct ef_plan_facts *facts, struct ef_plan *ret_plan)
 int64_t
 ef_plan_tick_price(const struct ef_plan_price *price, double cores)
 {
-    double busy = cores < 0 || cores > 1 ? 1 : cores;
+    double busy = cores < 0 || cores > BUSY_CORES ? 1 : cores / BUSY_CORES;
 
     return (int64_t)(busy * (double)price->tick_busy_ns + (1 - busy) * (double)price->tick_idle_ns);
 }

@@ -26,6 +26,7 @@ extern const struct ef_plan_price ef_plan_price_workerd, ef_plan_price_node;
 /* What is given up when the budget is too small, in this order. */
 enum ef_plan_level {
     EF_LEVEL_FULL,
+    EF_LEVEL_NO_FAST_TICKS, /* 50 ms also where an isolate is busy */
     EF_LEVEL_NO_HEAP,
     EF_LEVEL_SLOW_TICKS,    /* 100 ms */
     EF_LEVEL_LONG_ROTATION, /* the cap, 3600 s */

@@ -126,6 +126,25 @@ interval_follows_the_load(void **state)
     assert_true(near(interval_at(0.5, 11, 0, 1), 100));
 }
 
+static void
+first_thing_given_up_is_the_fast_tick(void **state)
+{
+    struct ef_plan_facts facts = workerd_facts();
+    struct ef_plan plan;
+
+    (void)state;
+    facts.cores = 0.5;
+    facts.heap_wanted = true;
+    facts.level = EF_LEVEL_NO_FAST_TICKS;
+    ef_plan_make(&facts, &plan);
+    assert_true(near(plan.interval_ns, 50));
+    assert_true(plan.heap);
+    facts.level = EF_LEVEL_NO_HEAP;
+    ef_plan_make(&facts, &plan);
+    assert_true(near(plan.interval_ns, 50));
+    assert_false(plan.heap);
+}
+
 /* Goal: a load that sits at a threshold does not change the class at each rotation. */
 static void
 interval_class_does_not_flap(void **state)
@@ -323,16 +342,19 @@ share_keeps_the_budget_for_random_targets(void **state)
 }
 
 static void
-share_gives_up_heap_first_and_the_cheap_knowledge_last(void **state)
+share_gives_up_in_order_and_the_cheap_knowledge_last(void **state)
 {
     struct ef_plan_candidate two[2] = {
-        {.cost = {0.010, 0.006, 0.004, 0.003, 0}, .worth = 0.9},
-        {.cost = {0.010, 0.006, 0.004, 0.003, 0}, .worth = 0.01},
+        {.cost = {0.012, 0.010, 0.006, 0.004, 0.003, 0}, .worth = 0.9},
+        {.cost = {0.012, 0.010, 0.006, 0.004, 0.003, 0}, .worth = 0.01},
     };
 
     (void)state;
+    assert_true(ef_plan_share(two, 2, 0.020) <= 0.020);
+    assert_int_equal(two[0].level, EF_LEVEL_NO_FAST_TICKS);
+    assert_int_equal(two[1].level, EF_LEVEL_NO_FAST_TICKS);
     assert_true(ef_plan_share(two, 2, 0.016) <= 0.016);
-    assert_int_equal(two[0].level + two[1].level, EF_LEVEL_NO_HEAP);
+    assert_int_equal(two[0].level + two[1].level, EF_LEVEL_NO_FAST_TICKS + EF_LEVEL_NO_HEAP);
     assert_true(ef_plan_share(two, 2, 0.009) <= 0.009);
     assert_int_equal(two[0].level, EF_LEVEL_SLOW_TICKS);
     assert_int_equal(two[1].level, EF_LEVEL_SLOW_TICKS);
@@ -525,6 +547,7 @@ main(void)
         cmocka_unit_test(largest_of_the_last_three_pauses_counts),
         cmocka_unit_test(unknown_pause_is_listed_by_heap_and_corrected_by_the_host),
         cmocka_unit_test(interval_follows_the_load),
+        cmocka_unit_test(first_thing_given_up_is_the_fast_tick),
         cmocka_unit_test(interval_class_does_not_flap),
         cmocka_unit_test(intervals_are_few_and_never_round),
         cmocka_unit_test(node_rotates_without_a_pause_every_half_minute_whatever_the_heap),
@@ -536,7 +559,7 @@ main(void)
         cmocka_unit_test(configured_interval_and_rotation_are_obeyed_as_long_as_the_budget_allows),
         cmocka_unit_test(predicted_cost_is_corrected_by_measured_cpu),
         cmocka_unit_test(share_keeps_the_budget_for_random_targets),
-        cmocka_unit_test(share_gives_up_heap_first_and_the_cheap_knowledge_last),
+        cmocka_unit_test(share_gives_up_in_order_and_the_cheap_knowledge_last),
         cmocka_unit_test(pauses_wait_for_their_budget_and_triggers_for_the_reserve),
         cmocka_unit_test(long_pause_is_paid_back),
         cmocka_unit_test(day_of_random_pauses_keeps_the_rate),

@@ -84,7 +84,8 @@ pass(struct fake *fake, int64_t span_ns)
     fake->cpu_ns += (int64_t)(fake->cores * (double)span_ns);
     for (size_t i = 0; i < fake->isolate_count; i++) {
         const struct fake_isolate *at = &fake->isolates[i];
-        double price = fake->cores * 64000 + (1 - fake->cores) * 170000;
+        double busy = fake->cores > 0.2 ? 1 : fake->cores / 0.2;
+        double price = busy * 64000 + (1 - busy) * 170000; /* as measured */
         if (at->running)
             fake->spent_ns += (double)span_ns / (double)at->interval_ns * price;
     }
