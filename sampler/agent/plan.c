@@ -301,7 +301,7 @@ ef_plan_share(struct ef_plan_candidate *candidates, size_t count, double budget_
         candidates[i].level = EF_LEVEL_FULL;
         sum += candidates[i].cost[EF_LEVEL_FULL];
     }
-    for (int level = EF_LEVEL_NO_HEAP; level < EF_LEVEL_COUNT && sum > budget_ratio; level++) {
+    for (int level = EF_LEVEL_FULL + 1; level < EF_LEVEL_COUNT && sum > budget_ratio; level++) {
         size_t victim;
         while (sum > budget_ratio &&
                (victim = next_victim(candidates, count, (enum ef_plan_level)level)) != SIZE_MAX) {

