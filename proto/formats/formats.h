@@ -50,7 +50,9 @@ EF_MUST_USE ef_rc ef_format_read(const struct ef_format_ops *format, const char 
  * The time-ordered samples of a V8 .cpuprofile, which the tree above does not keep; for the V8
  * sampler. `ticks[i].node` is a node of `profile`. Time is V8's clock (CLOCK_MONOTONIC of the host,
  * µs), taken from start + running sum of deltas, negative ones included. Nodes carry hitCount as
- * value of type 0 (samples/count); (idle) and (root) nodes are in the tree.
+ * value of the only type, samples/count. (root) is node 0, also as a tick's node; (idle) is in the
+ * tree. `profile->period` is the measured interval in ns. Also takes an inspector's reply as it
+ * came ({"id":3,"result":{"profile":{...}}}). No ticks when the file has no times.
  */
 struct ef_cpuprofile_tick {
     int64_t time_us;
