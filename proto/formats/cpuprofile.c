@@ -18,7 +18,7 @@
 
 /* V8's own default, for profiles without times (Profiler.setSamplingInterval, 1000 µs). */
 #define INTERVAL_DEFAULT_NS EF_NS_PER_MS
-#define TIME_US_MAX (INT64_MAX / 8000) /* so that nanoseconds and sums fit */
+#define TIME_US_MAX (INT64_MAX / 4000) /* year 2043 as Unix µs; nanoseconds and sums fit */
 /* Not V8's: the exact time of a node, so that our own files lose nothing. Viewers ignore it. */
 #define SELF_NANOSECONDS "selfNanoseconds"
 

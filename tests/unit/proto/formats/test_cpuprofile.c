@@ -355,7 +355,7 @@ refuses_numbers_that_cannot_be(void **state)
                    "not a number");
     expect_refused(f,
                    "{\"nodes\":[{\"id\":1," ROOT "}],\"samples\":[1,1],"
-                   "\"timeDeltas\":[1100000000000000,1100000000000000]}",
+                   "\"timeDeltas\":[2000000000000000,2000000000000000]}",
                    "time of sample 1 is out of range");
 }
 
