@@ -21,6 +21,9 @@ ef_serve_resident_bytes(void)
     return fields == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
+#define COUNT_MS_MAX 250     /* of a status answer spent on counting samples; chosen */
+#define COUNT_EVERY_MS 60000 /* chosen */
+
 ef_rc
 ef_serve_collect(struct ef_request *request, struct ef_answer *answer, struct ef_err *err)
 {
@@ -75,9 +78,87 @@ put_time_or_null(struct ef_json *json, const char *key, bool known, int64_t ns)
     ef_json_null(json);
 }
 
-static void
-put_disk(struct ef_json *json, const struct ef_store_stat *stat)
+/* Counts the samples of all totals; gives up when it takes too long for a status page. */
+struct sample_count {
+    struct ef_store *store;
+    uint64_t samples;
+    uint32_t looked;
+    ef_mono_ns from;
+};
+
+static ef_rc
+add_samples(void *arg, int64_t bucket_ns, uint32_t part, const struct ef_store_totals *totals)
 {
+    struct sample_count *count = arg;
+
+    (void)bucket_ns;
+    (void)part;
+    count->samples += totals->samples;
+    if (++count->looked % 4096 == 0 &&
+        ef_mono_since(count->from, ef_mono_now()).ns > COUNT_MS_MAX * EF_NS_PER_MS)
+        return EF_ETIMEOUT;
+    return EF_OK;
+}
+
+struct series_list {
+    uint32_t *ids;
+    size_t count, room;
+};
+
+static ef_rc
+add_series(void *arg, const struct ef_store_series *series)
+{
+    struct series_list *list = arg;
+
+    if (list->count == list->room) {
+        size_t room = list->room == 0 ? 256 : list->room * 2;
+        uint32_t *grown = reallocarray(list->ids, room, sizeof(*grown));
+        if (grown == NULL)
+            return EF_ENOMEM;
+        list->ids = grown;
+        list->room = room;
+    }
+    list->ids[list->count++] = series->id;
+    return EF_OK;
+}
+
+/*
+ * 0 = not known. The store counts only what was put since it was opened, so all totals are read,
+ * at most once in COUNT_EVERY_MS.
+ */
+static double
+bytes_per_sample(struct ef_serve *serve, uint64_t block_bytes)
+{
+    struct sample_count count = {.store = serve->parts.store, .from = ef_mono_now()};
+    struct series_list list = {0};
+    double ret;
+    ef_rc rc;
+
+    pthread_mutex_lock(&serve->density_lock);
+    ret = serve->bytes_per_sample;
+    if (serve->density_at.ns != 0 &&
+        ef_mono_since(serve->density_at, count.from).ns < COUNT_EVERY_MS * EF_NS_PER_MS) {
+        pthread_mutex_unlock(&serve->density_lock);
+        return ret;
+    }
+    serve->density_at = count.from;
+    pthread_mutex_unlock(&serve->density_lock);
+    rc = ef_store_each_series(count.store, add_series, &list, NULL);
+    for (size_t i = 0; i < list.count && rc == EF_OK; i++)
+        rc = ef_store_fold_totals(count.store, EF_TIER_10S, list.ids[i], INT64_MIN, INT64_MAX,
+                                  add_samples, &count, NULL);
+    free(list.ids);
+    ret = rc == EF_OK && count.samples > 0 ? (double)block_bytes / (double)count.samples : 0;
+    pthread_mutex_lock(&serve->density_lock);
+    serve->bytes_per_sample = ret;
+    pthread_mutex_unlock(&serve->density_lock);
+    return ret;
+}
+
+static void
+put_disk(struct ef_json *json, struct ef_serve *serve, const struct ef_store_stat *stat)
+{
+    double density;
     uint64_t block_bytes = 0;
     bool data = stat->oldest_bucket_ns <= stat->newest_bucket_ns;
 
@@ -89,11 +170,13 @@ put_disk(struct ef_json *json, const struct ef_store_stat *stat)
     ef_json_ku64(json, "block_bytes", block_bytes);
     ef_json_ku64(json, "definition_bytes", stat->definition_bytes);
     ef_json_ku64(json, "totals_bytes", stat->totals_bytes);
-    ef_json_key(json, "bytes_per_sample");
-    if (stat->samples > 0)
-        ef_json_f64(json, (double)block_bytes / (double)stat->samples);
-    else
-        ef_json_null(json); /* nothing was put since the start: the number is not known */
+    density = block_bytes > 0 ? bytes_per_sample(serve, block_bytes) : 0;
+    if (density > 0) {
+        ef_json_kf64(json, "bytes_per_sample", density);
+    } else { /* nothing is on disk yet, or it is too much to count */
+        ef_json_key(json, "bytes_per_sample");
+        ef_json_null(json);
+    }
     put_time_or_null(json, "oldest", data, stat->oldest_bucket_ns);
     put_time_or_null(json, "newest", data, data ? stat->newest_bucket_ns + EF_BUCKET_NS : 0);
     ef_json_object_end(json);
@@ -150,7 +233,7 @@ ef_serve_status(struct ef_request *request, struct ef_answer *answer, struct ef_
     ef_json_time(&json, "now", request->now_ns);
     ef_aggregate_status(serve->parts.aggregate, request->now_ns, &json);
     put_memory(&json, serve, &stat);
-    put_disk(&json, &stat);
+    put_disk(&json, request->serve, &stat);
     put_limits(&json);
     ef_json_object_end(&json);
     ef_buf_append_str(&answer->body, "\n");

@@ -24,6 +24,9 @@ struct ef_serve {
     atomic_uint_least64_t body_bytes; /* of all requests being read */
     pthread_mutex_t import_lock;      /* one import at a time: it is the largest memory user */
     struct ef_serve_http *http;
+    pthread_mutex_t density_lock; /* guards the two below; nothing is called with it held */
+    double bytes_per_sample;
+    ef_mono_ns density_at;
 };
 
 struct ef_serve_param {
@@ -100,6 +103,5 @@ void ef_serve_http_close(struct ef_serve_http *http);
 void ef_serve_http_free(struct ef_serve_http *http);
 /* Whether a Host header names this server; `host` with or without port. */
 bool ef_serve_host_is_ours(const struct ef_serve *serve, const char *host);
-bool ef_serve_host_is_loopback(const char *host, size_t len);
 
 #endif

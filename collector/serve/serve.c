@@ -52,11 +52,13 @@ ef_serve_open(const struct ef_serve_parts *parts, const struct ef_serve_options 
     if (options->import_bytes_max == 0)
         serve->options.import_bytes_max = 64u << 20;
     pthread_mutex_init(&serve->import_lock, NULL);
+    pthread_mutex_init(&serve->density_lock, NULL);
     rc = set_hosts(serve, err);
     if (rc == EF_OK)
         rc = ef_serve_http_open(serve, &serve->http, err);
     if (rc != EF_OK) {
         pthread_mutex_destroy(&serve->import_lock);
+        pthread_mutex_destroy(&serve->density_lock);
         free(serve);
         return rc;
     }
@@ -83,5 +85,6 @@ ef_serve_free(struct ef_serve *serve)
         return;
     ef_serve_http_free(serve->http);
     pthread_mutex_destroy(&serve->import_lock);
+    pthread_mutex_destroy(&serve->density_lock);
     free(serve);
 }

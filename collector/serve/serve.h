@@ -51,6 +51,8 @@ void ef_serve_close(struct ef_serve *serve);
 void ef_serve_free(struct ef_serve *serve);
 /* Appends the Markdown table of routes. */
 void ef_serve_reference(struct ef_buf *out);
+/* Whether a host (an address, or "localhost"; with or without brackets) is this machine alone. */
+bool ef_serve_host_is_loopback(const char *host, size_t len);
 /* Memory of the process that is resident now, from the OS; 0 when it does not say. */
 uint64_t ef_serve_resident_bytes(void);
 
