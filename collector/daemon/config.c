@@ -145,8 +145,11 @@ ef_daemon_configure(int *argc, char **argv, struct ef_daemon_options *ret_option
         rc = ef_option_parse_env(ef_daemon_option_table, OPTION_COUNT, &options, err);
     if (rc == EF_OK)
         rc = parse_flags(*argc, argv, &options, ret_help, ret_version, &rest, err);
-    if (rc != EF_OK)
-        return rc;
+    if (rc != EF_OK) { /* wherever it stands: what was given is wrong */
+        if (err != NULL)
+            err->rc = EF_EUSAGE;
+        return EF_EUSAGE;
+    }
     *argc = rest;
     *ret_options = options;
     return EF_OK;

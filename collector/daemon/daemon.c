@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "collector/aggregate/aggregate.h"
+#include "collector/ingest/ingest.h"
 #include "collector/query/query.h"
 #include "collector/serve/serve.h"
 #include "proto/base/log.h"
@@ -35,6 +36,8 @@ struct ef_daemon {
     struct ef_store *store;
     struct ef_aggregate *aggregate;
     struct ef_query *query;
+    struct ef_wire_keys *keys;
+    struct ef_ingest *ingest; /* NULL when no address is given */
     struct ef_serve *serve;
     atomic_bool scarce;
     pthread_t keeper;
@@ -224,6 +227,80 @@ open_aggregate(struct ef_daemon *daemon, const struct ef_daemon_shares *shares, 
     return ef_aggregate_open(daemon->store, &aggregate, &daemon->aggregate, err);
 }
 
+static void
+tell_dead_listener(void *arg, const char *url, ef_rc rc)
+{
+    (void)arg;
+    EF_LOG(INGEST_LISTENER_DEAD, "'%s' no longer accepted connections; %s", url,
+           rc == EF_OK ? "opened anew" : "opening it anew failed, retrying");
+}
+
+static void
+tell_refused(void *arg, const struct ef_err *reason, uint64_t count)
+{
+    (void)arg;
+    EF_LOG(INGEST_REFUSED, "%" PRIu64 " refused since the last such line: %s", count, reason->msg);
+}
+
+/* "tcp://127.0.0.1:4681" or "127.0.0.1:4680": whether only this machine can reach it. */
+static bool
+url_is_loopback(const char *url)
+{
+    const char *host = strncmp(url, "tcp://", 6) == 0 ? url + 6 : url;
+    const char *colon = strrchr(host, ':');
+
+    return ef_serve_host_is_loopback(host, colon != NULL ? (size_t)(colon - host) : strlen(host));
+}
+
+static ef_rc
+open_keys(struct ef_daemon *daemon, struct ef_err *err)
+{
+    const struct ef_daemon_options *options = &daemon->options;
+    const char *path = options->key_file[0] != '\0' ? options->key_file : NULL;
+    ef_rc rc = ef_wire_keys_open(path, &daemon->keys, err);
+
+    if (rc != EF_OK || ef_wire_keys_authenticate(daemon->keys) || options->insecure)
+        return rc;
+    if ((options->ingest[0] != '\0' && !url_is_loopback(options->ingest)) ||
+        (options->sync[0] != '\0' && !url_is_loopback(options->sync)))
+        return ef_err_set(err, EF_EUSAGE,
+                          "'%s' or '%s' can be reached from other hosts: give --key-file, or allow "
+                          "anybody to send with --insecure",
+                          options->ingest, options->sync);
+    return EF_OK;
+}
+
+/* What can be refused before anything is opened or made. */
+static ef_rc
+check_options(const struct ef_daemon_options *options, struct ef_err *err)
+{
+    if ((options->ingest[0] == '\0') != (options->sync[0] == '\0'))
+        return ef_err_set(err, EF_EUSAGE, "'ingest' and 'sync' are given both, or neither");
+    if (!options->insecure && !url_is_loopback(options->http))
+        return ef_err_set(err, EF_EUSAGE,
+                          "'%s' can be reached from other hosts, and HTTP has no tokens yet: use a "
+                          "loopback address, or allow it with --insecure",
+                          options->http);
+    return EF_OK;
+}
+
+static ef_rc
+open_ingest(struct ef_daemon *daemon, const struct ef_daemon_shares *shares, struct ef_err *err)
+{
+    const struct ef_daemon_options *options = &daemon->options;
+    struct ef_ingest_options ingest = {.ingest_url = options->ingest,
+                                       .sync_url = options->sync,
+                                       .queue_bytes_max = shares->queue_bytes,
+                                       .listener_dead = tell_dead_listener,
+                                       .refused = tell_refused,
+                                       .arg = daemon};
+
+    if (options->ingest[0] == '\0')
+        return EF_OK;
+    ingest.keys = daemon->keys;
+    return ef_ingest_open(&ingest, daemon->aggregate, &daemon->ingest, err);
+}
+
 static ef_rc
 open_serve(struct ef_daemon *daemon, struct ef_err *err)
 {
@@ -291,11 +368,17 @@ ef_daemon_open(const struct ef_daemon_options *options, struct ef_daemon **ret_d
     ef_daemon_divide(options, &shares);
     query.definitions_bytes_max = shares.definitions_bytes;
     query.request_bytes_max = shares.request_bytes;
-    rc = open_store(daemon, &shares, err);
+    rc = check_options(options, err);
+    if (rc == EF_OK)
+        rc = open_keys(daemon, err);
+    if (rc == EF_OK)
+        rc = open_store(daemon, &shares, err);
     if (rc == EF_OK)
         rc = open_aggregate(daemon, &shares, err);
     if (rc == EF_OK)
         rc = ef_query_open(daemon->store, &query, &daemon->query, err);
+    if (rc == EF_OK)
+        rc = open_ingest(daemon, &shares, err);
     if (rc == EF_OK)
         rc = open_serve(daemon, err);
     if (rc == EF_OK)
@@ -335,9 +418,13 @@ ef_daemon_stop(struct ef_daemon *daemon, struct ef_err *err)
     if (daemon == NULL)
         return EF_OK;
     /* Close: nothing new. */
+    if (daemon->ingest != NULL)
+        ef_ingest_close(daemon->ingest);
     if (daemon->serve != NULL)
         ef_serve_close(daemon->serve);
     /* Stop: wait for what is under way, then write what was taken. */
+    if (daemon->ingest != NULL)
+        ef_ingest_stop(daemon->ingest);
     stop_keeper(daemon);
     ef_serve_free(daemon->serve);
     if (daemon->aggregate != NULL && daemon->query != NULL && daemon->keeping) {
@@ -346,6 +433,8 @@ ef_daemon_stop(struct ef_daemon *daemon, struct ef_err *err)
             *err = flush_err;
     }
     /* Free, from the top down. */
+    ef_ingest_free(daemon->ingest);
+    ef_wire_keys_free(daemon->keys);
     ef_query_free(daemon->query);
     ef_aggregate_free(daemon->aggregate);
     ef_store_close(daemon->store);

@@ -9,8 +9,6 @@
 #ifndef COLLECTOR_DAEMON_DAEMON_H
 #define COLLECTOR_DAEMON_DAEMON_H
 
-#include <signal.h>
-
 #include "proto/base/err.h"
 #include "proto/base/option.h"
 
@@ -37,7 +35,8 @@ EF_MUST_USE ef_rc ef_daemon_print(const char *name, struct ef_buf *out, struct e
 
 /* What each part may use of memory_max. */
 struct ef_daemon_shares {
-    uint64_t cache_bytes, write_buffer_bytes, aggregate_bytes, definitions_bytes, request_bytes;
+    uint64_t cache_bytes, write_buffer_bytes, queue_bytes, aggregate_bytes, definitions_bytes;
+    uint64_t request_bytes; /* of one query */
 };
 void ef_daemon_divide(const struct ef_daemon_options *options, struct ef_daemon_shares *ret_shares);
 

@@ -12,6 +12,7 @@
 /* More cache or write buffer than this was not measured to help (research/c-libs §4). */
 #define CACHE_BYTES_MAX (UINT64_C(16) << 20)
 #define WRITE_BUFFER_BYTES_MAX (UINT64_C(16) << 20)
+#define QUEUE_BYTES_MAX (UINT64_C(16) << 20) /* batches received, not yet applied */
 
 static uint64_t
 smaller(uint64_t a, uint64_t b)
@@ -27,10 +28,12 @@ ef_daemon_divide(const struct ef_daemon_options *options, struct ef_daemon_share
 
     ret_shares->cache_bytes = smaller(rest / 8, CACHE_BYTES_MAX);
     ret_shares->write_buffer_bytes = smaller(rest / 6, WRITE_BUFFER_BYTES_MAX);
+    ret_shares->queue_bytes = smaller(rest / 12, QUEUE_BYTES_MAX);
     ret_shares->aggregate_bytes = rest / 3;
     ret_shares->definitions_bytes = rest / 12;
     requests = rest - ret_shares->cache_bytes - ret_shares->write_buffer_bytes -
-               ret_shares->aggregate_bytes - ret_shares->definitions_bytes;
+               ret_shares->queue_bytes - ret_shares->aggregate_bytes -
+               ret_shares->definitions_bytes;
     ret_shares->request_bytes = options->query_memory_max > 0
                                     ? options->query_memory_max
                                     : smaller(rest / 8, requests / options->queries_max);
