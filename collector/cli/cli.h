@@ -143,7 +143,8 @@ void ef_cli_paint(struct ef_buf *out, const struct ef_cli_style *style, const ch
 /* --- output.c: standard output and files --- */
 /* Makes 0, 1 and 2 refer to something, so that no file of ours becomes "standard output". */
 void ef_cli_guard_descriptors(void);
-/* Ends at SIGINT with 130, at SIGTERM with 143; removes an unfinished file first. */
+/* Ends at SIGINT with 130, at SIGTERM with 143, at SIGHUP with 129; removes an unfinished file
+ * first. */
 void ef_cli_catch_signals(void);
 void ef_cli_style_detect(struct ef_cli_style *style);
 /* Writes everything to standard output. A reader that went away ends the program by SIGPIPE. */

@@ -45,14 +45,18 @@ on_signal(int number)
 void
 ef_cli_catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction action = {.sa_handler = on_signal}, before;
 
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    /* A socket that the server closed must give an error, not end us; ef_cli_flush puts the
-     * default back for standard output. */
+    /* nohup has a meaning. */
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL);
+    /* A file above the limit of the shell (ulimit -f) and a socket that the server closed must give
+     * an error, not end us; ef_cli_flush puts the default of SIGPIPE back for standard output. */
     action.sa_handler = SIG_IGN;
+    sigaction(SIGXFSZ, &action, NULL);
     sigaction(SIGPIPE, &action, NULL);
 }
 

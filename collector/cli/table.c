@@ -14,6 +14,7 @@ void
 ef_cli_table_init(struct ef_cli_table *table, const struct ef_cli_column *columns,
                   size_t column_count)
 {
+    EF_ASSERT(column_count > 0);
     EF_ASSERT(column_count <= EF_CLI_TABLE_COLUMNS_MAX);
     *table = (struct ef_cli_table){.columns = columns, .column_count = column_count};
     ef_buf_init(&table->cells, EF_CLI_OUTPUT_BYTES_MAX);
@@ -186,18 +187,20 @@ void
 ef_cli_table_print(struct ef_cli_table *table, const struct ef_cli_style *style, struct ef_buf *out)
 {
     const char *cell = (const char *)table->cells.data;
+    size_t column_count = table->column_count;
 
+    EF_ASSERT(column_count > 0); /* as in init */
     if (style->width > 0)
         fit(table, style->width);
     ef_cli_paint(out, style, EF_CLI_BOLD);
-    for (size_t i = 0; i < table->column_count; i++)
+    for (size_t i = 0; i < column_count; i++)
         print_cell(table, i, table->columns[i].title, style->utf8, out);
     ef_cli_paint(out, style, EF_CLI_PLAIN);
     ef_buf_append_str(out, "\n");
     for (size_t i = 0; i < table->cell_count; i++) {
-        size_t column = i % table->column_count;
+        size_t column = i % column_count;
         print_cell(table, column, cell, style->utf8, out);
-        if (column + 1 == table->column_count)
+        if (column + 1 == column_count)
             ef_buf_append_str(out, "\n");
         cell += strlen(cell) + 1;
     }

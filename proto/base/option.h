@@ -47,11 +47,11 @@ enum ef_option_reload { EF_OPT_LIVE, EF_OPT_RESTART };
 struct ef_option {
     const char *name;
     enum ef_option_type type;
+    enum ef_option_reload reload; /* beside the other small one: no padding */
     const char *unit;
     double min;
     double max;
     const char *default_text;
-    enum ef_option_reload reload;
     const char *sentence;
     size_t offset;
 };
@@ -64,7 +64,7 @@ struct ef_option {
 #define EF_OPTION_FIELD_EF_OPT_STR(field) char field[EF_OPT_STR_MAX];
 #define EF_OPTION_FIELD(field, type, ...) EF_OPTION_FIELD_##type(field)
 #define EF_OPTION_ROW(holder, field, type, unit, min, max, default_text, reload, sentence)         \
-    {#field, type, unit, min, max, default_text, reload, sentence, offsetof(holder, field)},
+    {#field, type, reload, unit, min, max, default_text, sentence, offsetof(holder, field)},
 
 /* Sets every option to its default. A default that its own table refuses is our bug (asserted). */
 void ef_option_defaults(const struct ef_option *table, size_t count, void *holder);

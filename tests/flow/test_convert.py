@@ -6,7 +6,9 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -201,9 +203,13 @@ class Convert(ef.FlowCase):
                 bad = bytearray(plain)
                 for _ in range(chance.randint(1, 4)):
                     bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
-                done = convert("-", "-", "--from", name, "--to", "folded", input=bytes(bad))
-                self.assertIn(done.returncode, (0, 1), (name, bytes(bad), done.stderr))
-                self.assertEqual(done.stdout == b"", done.returncode == 1, (name, bytes(bad)))
+                done = convert("-", "-", "--from", name, "--to", "json", input=bytes(bad))
+                if done.returncode == 0:
+                    json.loads(done.stdout)
+                    continue
+                # The line is checked too: a sanitizer's report also ends with 1.
+                self.assertEqual((done.returncode, done.stdout), (1, b""), (name, bytes(bad), done.stderr))
+                self.assertRegex(done.stderr, rb"^everflame: [^\n]*\n$", (name, bytes(bad)))
 
     def test_usage_and_files(self):
         source = self.write("base.folded", FOLDED)
@@ -222,6 +228,42 @@ class Convert(ef.FlowCase):
             done = convert(source, "-", "--to", "pprof", stdout=full)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"cannot write to standard output: No space left", done.stderr)
+
+    def test_interrupt_at_any_moment_leaves_the_old_file_or_the_new_one(self):
+        seed = int(os.environ.get("EF_TEST_SEED", str(int(time.time()))))
+        print(f"EF_TEST_SEED={seed}")
+        chance = random.Random(seed)
+        lines = (f"main;a{i % 500};b{i} {i + 1}" for i in range(60000))
+        source = self.write("big.folded", "\n".join(lines) + "\n")
+        out = self.path("out.speedscope.json")
+        begun = time.monotonic()
+        self.assertEqual(convert(source, out).returncode, 0)
+        length = time.monotonic() - begun
+        with open(out, "rb") as file:
+            whole = file.read()
+        ends = set()
+        for _ in range(30):
+            with open(out, "wb") as file:
+                file.write(b"old")
+            process = subprocess.Popen([ef.program(), "convert", source, out], env=ef.environment())
+            time.sleep(chance.uniform(0, 1.1 * length))  # the moment is what is tested
+            process.send_signal(signal.SIGINT)
+            code = process.wait(30)
+            ends.add(code)
+            # -2: the signal came before the program had begun.
+            self.assertIn(code, (130, 0, -signal.SIGINT))
+            with open(out, "rb") as file:
+                self.assertIn(file.read(), (b"old", whole) if code else (whole,))
+            self.assertEqual(sorted(os.listdir(self.folder)), ["big.folded", "out.speedscope.json"])
+        self.assertIn(130, ends)
+
+    def test_a_limit_on_file_sizes_is_an_error_and_leaves_nothing(self):
+        source = self.write("base.folded", FOLDED)
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16)))
+        done = convert(source, self.path("x.pprof"), preexec_fn=limit)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"File too large", done.stderr)
+        self.assertEqual(os.listdir(self.folder), ["base.folded"])
 
     def test_binary_is_refused_on_a_terminal(self):
         source = self.write("base.folded", FOLDED)

@@ -3,6 +3,7 @@
  */
 #include "tests/support/ef_test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,7 +113,7 @@ missing_empty_and_too_many_values_are_refused(void **state)
     assert_int_equal(parse(&cli, missing, &err), EF_EUSAGE);
     assert_int_equal(parse(&cli, empty, &err), EF_EUSAGE);
     for (int i = 0; i <= EF_CLI_LIST_MAX; i++)
-        strcat(many, " --version=x");
+        snprintf(many + strlen(many), sizeof(many) - strlen(many), " --version=x");
     assert_int_equal(parse(&cli, many, &err), EF_EUSAGE);
     assert_non_null(strstr(err.msg, "at most 64"));
     memset(longer + strlen(longer), 'x', 300);
