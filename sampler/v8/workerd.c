@@ -65,8 +65,9 @@ attach(struct ef_session *session, struct ef_err *err)
 {
     ef_rc rc;
 
-    if (session->link != NULL)
+    if (session->link != NULL && ef_inspector_poll(session->link, NULL) == EF_OK)
         return EF_OK;
+    ef_v8_disconnect(session);     /* the target may have closed a window meanwhile */
     session->heap_running = false; /* it ends with its socket */
     rc = check_holder(session, err);
     if (rc == EF_OK)

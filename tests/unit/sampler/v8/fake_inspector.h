@@ -464,6 +464,18 @@ fake_sockets_open(struct fake *fake)
     return open;
 }
 
+/* WebSocket connections since the start. */
+static int
+fake_sockets_ever(struct fake *fake)
+{
+    int ever;
+
+    pthread_mutex_lock(&fake->lock);
+    ever = fake->sockets_ever;
+    pthread_mutex_unlock(&fake->lock);
+    return ever;
+}
+
 /* The method names so far, one space after each, parameters left out; then forgets them. */
 static void
 fake_take_log(struct fake *fake, char *text, size_t size)
