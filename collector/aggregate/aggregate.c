@@ -3,7 +3,6 @@
  */
 #include "collector/aggregate/internal.h"
 
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -182,7 +182,8 @@ static ef_rc
 replace_unknown(struct job *job, struct ef_version *version,
                 const Everflame__V1__Fragment *fragment, uint32_t *ids, size_t unknown)
 {
-    bool full = !ef_dictionary_room(job->aggregate, version, job->now_ns);
+    bool full = !ef_dictionary_room(job->aggregate, version,
+                                    EF_DICTIONARY_STACKS | EF_DICTIONARY_FUNCTIONS, job->now_ns);
     uint32_t id = 0;
     ef_rc rc;
 
@@ -466,7 +467,8 @@ fetch(struct job *job)
 {
     if (job->need_epoch) {
         job->recalled = true;
-        return ef_delivery_recall(job->aggregate, job->publisher, job->epoch, job->err);
+        return ef_delivery_recall(job->aggregate, job->publisher, job->epoch, job->now_ns,
+                                  job->err);
     }
     return ef_dictionary_load(job->aggregate, job->need_version, job->need_parts, job->err);
 }

@@ -64,7 +64,7 @@ accept_function(struct accept *accept, struct ef_version *version,
         refuse(accept);
         return;
     }
-    if (!ef_dictionary_room(accept->aggregate, version, accept->now_ns))
+    if (!ef_dictionary_room(accept->aggregate, version, EF_DICTIONARY_FUNCTIONS, accept->now_ns))
         return;
     if (ef_dictionary_add_function(accept->aggregate, version, hash, name, file, line) == 0)
         accept->no_memory = true;
@@ -83,13 +83,16 @@ try_stack(struct accept *accept, struct ef_version *version,
         return REFUSED;
     function = ef_ids_find(&version->functions, definitions->stack_function[i]);
     if (function == 0)
-        return version->full ? KNOWN : REFUSED; /* refused for room, so not the sender's fault */
+        return ef_dictionary_room(accept->aggregate, version, EF_DICTIONARY_FUNCTIONS,
+                                  accept->now_ns)
+                   ? REFUSED
+                   : KNOWN; /* it was refused for room, which is not the sender's fault */
     if (parent_hash != 0) {
         parent = ef_ids_find(&version->stacks, parent_hash);
         if (parent == 0)
             return WAITS;
     }
-    if (!ef_dictionary_room(accept->aggregate, version, accept->now_ns))
+    if (!ef_dictionary_room(accept->aggregate, version, EF_DICTIONARY_STACKS, accept->now_ns))
         return KNOWN;
     if (ef_dictionary_add_stack(accept->aggregate, version, hash, parent, function, line) == 0) {
         accept->no_memory = true;

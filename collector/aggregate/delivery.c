@@ -289,7 +289,8 @@ fill_epoch(struct ef_aggregate *aggregate, struct ef_epoch *epoch, const struct 
 }
 
 static ef_rc
-load_ack(struct ef_aggregate *aggregate, const struct ef_store_ack *ack, struct ef_err *err)
+load_ack(struct ef_aggregate *aggregate, const struct ef_store_ack *ack, int64_t now_ns,
+         struct ef_err *err)
 {
     struct ef_delivery *delivery = &aggregate->delivery;
     struct ef_epoch *epoch;
@@ -298,8 +299,7 @@ load_ack(struct ef_aggregate *aggregate, const struct ef_store_ack *ack, struct 
 
     if (find_epoch(delivery, ack->publisher, ack->epoch, &hash) != NULL)
         return EF_OK;
-    rc = ef_delivery_epoch(aggregate, ack->publisher, ack->epoch, true, ack->updated_ns, &epoch,
-                           err);
+    rc = ef_delivery_epoch(aggregate, ack->publisher, ack->epoch, true, now_ns, &epoch, err);
     if (rc != EF_OK)
         return rc;
     if (!fill_epoch(aggregate, epoch, ack))
@@ -316,6 +316,7 @@ struct load {
     struct ef_aggregate *aggregate;
     const uint8_t *publisher; /* of the one that is looked for */
     uint64_t epoch;
+    int64_t now_ns;
     struct ef_err *err;
 };
 
@@ -329,7 +330,7 @@ load_any(void *arg, const struct ef_store_ack *ack)
         delivery->forgotten = true; /* looked up when it is needed */
         return EF_OK;
     }
-    return load_ack(load->aggregate, ack, load->err);
+    return load_ack(load->aggregate, ack, ack->updated_ns, load->err);
 }
 
 ef_rc
@@ -353,16 +354,16 @@ load_wanted(void *arg, const struct ef_store_ack *ack)
     if (ack->epoch != load->epoch || memcmp(ack->publisher, load->publisher, 16) != 0)
         return EF_OK;
     pthread_mutex_lock(&load->aggregate->lock);
-    rc = load_ack(load->aggregate, ack, load->err);
+    rc = load_ack(load->aggregate, ack, load->now_ns, load->err);
     pthread_mutex_unlock(&load->aggregate->lock);
     return rc;
 }
 
 ef_rc
 ef_delivery_recall(struct ef_aggregate *aggregate, const uint8_t publisher[16], uint64_t epoch,
-                   struct ef_err *err)
+                   int64_t now_ns, struct ef_err *err)
 {
-    struct load load = {aggregate, publisher, epoch, err};
+    struct load load = {aggregate, publisher, epoch, now_ns, err};
 
     return ef_store_each_ack(aggregate->store, load_wanted, &load, err);
 }

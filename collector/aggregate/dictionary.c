@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SEARCH_AGAIN_NS EF_NS_PER_S           /* a search looks at every version */
 #define IN_USE_NS (INT64_C(60) * EF_NS_PER_S) /* chosen: four flush intervals */
 
 /* ---- memory ---- */
@@ -90,19 +91,32 @@ ef_dictionary_evict(struct ef_aggregate *aggregate, int64_t idle_ns, int64_t now
     }
 }
 
+/* Whether there is memory for another definition. The tables of this version must stay. */
+static bool
+has_memory(struct ef_aggregate *aggregate, struct ef_version *version, int64_t now_ns)
+{
+    if (!ef_dictionary_over(aggregate))
+        return true;
+    if (now_ns - aggregate->evicted_ns < SEARCH_AGAIN_NS)
+        return false;
+    version->used_ns = now_ns;
+    ef_dictionary_evict(aggregate, IN_USE_NS, now_ns);
+    if (!ef_dictionary_over(aggregate))
+        return true;
+    aggregate->evicted_ns = now_ns;
+    return false;
+}
+
 bool
-ef_dictionary_room(struct ef_aggregate *aggregate, struct ef_version *version, int64_t now_ns)
+ef_dictionary_room(struct ef_aggregate *aggregate, struct ef_version *version, unsigned parts,
+                   int64_t now_ns)
 {
     uint32_t max = aggregate->options.stacks_per_version_max;
 
-    version->full = version->stacks.count >= max || version->functions.count >= max;
-    if (!version->full && ef_dictionary_over(aggregate)) {
-        /* Not below our feet: the tables of this version must stay. */
-        version->used_ns = now_ns;
-        ef_dictionary_evict(aggregate, IN_USE_NS, now_ns);
-        version->full = ef_dictionary_over(aggregate) || !version->functions_loaded;
-    }
-    return !version->full;
+    if (((parts & EF_DICTIONARY_STACKS) != 0 && version->stacks.count >= max) ||
+        ((parts & EF_DICTIONARY_FUNCTIONS) != 0 && version->functions.count >= max))
+        return false;
+    return has_memory(aggregate, version, now_ns);
 }
 
 /* ---- loading ---- */

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 /* All arrays in one place, so that they are freed together. */
 struct draft {
     const struct ef_profile *profile;

@@ -61,9 +61,8 @@ struct ef_version {
     uint32_t limit_stack, unknown_stack;  /* reserved stacks; 0 = not given an id yet */
     struct ef_fresh fresh;                /* since the last freeze */
     bool frozen;                          /* some definitions are in the frozen batch */
-    bool full;           /* no more stacks: unknown ones are booked on (limit reached) */
-    int64_t used_ns;     /* wall clock of the last use */
-    uint64_t generation; /* changes whenever the tables do */
+    int64_t used_ns;                      /* wall clock of the last use */
+    uint64_t generation;                  /* changes whenever the tables do */
 };
 
 /* A version in a region: what a source names. */
@@ -242,6 +241,7 @@ struct ef_aggregate {
     uint32_t collect_count;
     uint64_t collect_serial;
     uint64_t definitions_refused;
+    int64_t evicted_ns; /* wall clock of the last search for tables to forget that found too few */
     /* Memory by use, bytes. */
     uint64_t catalogue_bytes, dictionary_bytes, fresh_bytes, open_bytes, frozen_bytes,
         delivery_bytes;
@@ -285,8 +285,9 @@ uint32_t ef_dictionary_add_function(struct ef_aggregate *aggregate, struct ef_ve
                                     uint32_t line);
 uint32_t ef_dictionary_add_stack(struct ef_aggregate *aggregate, struct ef_version *version,
                                  uint64_t hash, uint32_t parent, uint32_t function, uint32_t line);
-/* Whether another definition may be added; false also sets version->full. */
-bool ef_dictionary_room(struct ef_aggregate *aggregate, struct ef_version *version, int64_t now_ns);
+/* Whether another definition may be added to each of these tables. */
+bool ef_dictionary_room(struct ef_aggregate *aggregate, struct ef_version *version, unsigned parts,
+                        int64_t now_ns);
 /* Id of a reserved stack (EF_STACK_LIMIT_NAME, EF_STACK_UNKNOWN_NAME); both tables are loaded
  * unless it is known. 0 = no memory. */
 uint32_t ef_dictionary_reserved(struct ef_aggregate *aggregate, struct ef_version *version,
@@ -354,7 +355,7 @@ ef_rc ef_delivery_epoch(struct ef_aggregate *aggregate, const uint8_t publisher[
                         bool recalled, int64_t now_ns, struct ef_epoch **ret_epoch,
                         struct ef_err *err);
 ef_rc ef_delivery_recall(struct ef_aggregate *aggregate, const uint8_t publisher[16],
-                         uint64_t epoch, struct ef_err *err);
+                         uint64_t epoch, int64_t now_ns, struct ef_err *err);
 struct ef_publisher_view *ef_delivery_publisher(struct ef_aggregate *aggregate,
                                                 const uint8_t publisher[16], int64_t now_ns);
 bool ef_epoch_has(const struct ef_epoch *epoch, uint64_t sequence);

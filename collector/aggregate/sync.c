@@ -282,7 +282,8 @@ sync_epochs(struct ef_aggregate *aggregate, const uint8_t publisher[16],
         ef_rc rc = EF_ENOTFOUND;
         for (bool recalled = false; rc == EF_ENOTFOUND; recalled = true) {
             if (recalled)
-                rc = ef_delivery_recall(aggregate, publisher, request->epochs[i]->epoch, err);
+                rc = ef_delivery_recall(aggregate, publisher, request->epochs[i]->epoch, now_ns,
+                                        err);
             if (recalled && rc != EF_OK)
                 break;
             pthread_mutex_lock(&aggregate->lock);
