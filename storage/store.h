@@ -119,7 +119,7 @@ struct ef_store_stat {
 
 struct ef_store_options {
     uint64_t cache_bytes;        /* block cache; default 16 MiB when 0 */
-    uint64_t write_buffer_bytes; /* all write buffers together; default 16 MiB when 0 */
+    uint64_t write_buffer_bytes; /* all write buffers together; default 12 MiB when 0 */
     uint64_t wal_bytes_max;      /* default 64 MiB when 0: bounds reopening to seconds */
     bool sync; /* fdatasync at each commit: survives power loss, not only kill -9 */
 };
