@@ -116,12 +116,13 @@ start_worker(struct ef_agent *agent, const struct ef_target_options *options, st
     worker->config = agent->config;
     worker->config->refs++;
     worker->options = *options;
-    worker->rules = calloc(options->rule_count + 1, sizeof(*worker->rules));
+    worker->rules = calloc(options->rule_count + 1, sizeof(const struct ef_rule *));
     if (worker->rules == NULL) {
         free_worker(worker);
         return ef_err_set(err, EF_ENOMEM, "target: out of memory");
     }
-    memcpy(worker->rules, options->rules, options->rule_count * sizeof(*worker->rules));
+    for (size_t i = 0; i < options->rule_count; i++)
+        worker->rules[i] = options->rules[i];
     worker->options.rules = worker->rules;
     rc = ef_target_open(&agent->shared, &worker->options, &worker->target, err);
     if (rc == EF_OK && pthread_create(&worker->thread, NULL, run_worker, worker) != 0)
@@ -179,15 +180,26 @@ same_place(const struct ef_target_options *a, const struct ef_target_options *b)
     return a->port == b->port && strcmp(a->host, b->host) == 0;
 }
 
+static bool
+same_sampling(const struct ef_sampling *a, const struct ef_sampling *b)
+{
+    return a->cpu == b->cpu && a->heap == b->heap &&
+           a->heap_interval_bytes == b->heap_interval_bytes && a->interval_ns == b->interval_ns &&
+           a->rotation_ns == b->rotation_ns && a->devtools == b->devtools &&
+           a->evaluate == b->evaluate && strcmp(a->sha256, b->sha256) == 0 &&
+           a->pause_max_ns == b->pause_max_ns;
+}
+
 /* Whether two rules ask for the same, wherever they stand in the file. */
 static bool
 same_rule(const struct ef_rule *a, const struct ef_rule *b)
 {
-    struct ef_rule one = *a, other = *b;
-
-    memset(one.where, 0, sizeof(one.where));
-    memset(other.where, 0, sizeof(other.where));
-    return memcmp(&one, &other, sizeof(one)) == 0;
+    return a->scan == b->scan && strcmp(a->runtime, b->runtime) == 0 &&
+           strcmp(a->host, b->host) == 0 && a->port_first == b->port_first &&
+           a->port_last == b->port_last && a->pid == b->pid && a->sigusr1 == b->sigusr1 &&
+           strcmp(a->service, b->service) == 0 && strcmp(a->account, b->account) == 0 &&
+           strcmp(a->worker, b->worker) == 0 && strcmp(a->version, b->version) == 0 &&
+           strcmp(a->region, b->region) == 0 && same_sampling(&a->sampling, &b->sampling);
 }
 
 static bool
@@ -291,7 +303,7 @@ static void
 scan(struct ef_agent *agent)
 {
     const struct ef_config *config = agent->config->config;
-    const struct ef_rule **rules = calloc(config->rule_count + 1, sizeof(*rules));
+    const struct ef_rule **rules = calloc(config->rule_count + 1, sizeof(const struct ef_rule *));
 
     for (size_t i = 0; i < config->rule_count && rules != NULL; i++)
         ensure_rule(agent, &config->rules[i], rules);
@@ -488,7 +500,7 @@ ef_agent_reload(struct ef_agent *agent, struct ef_config *config)
         EF_LOG(CONFIG_PROBLEM, "reload: %s; the old configuration stays", err.msg);
         return;
     }
-    rules = calloc(config->rule_count + 1, sizeof(*rules));
+    rules = calloc(config->rule_count + 1, sizeof(const struct ef_rule *));
     for (size_t i = 0; i < agent->worker_count; i++) {
         struct worker *worker = agent->workers[i];
         struct ef_target_options options = worker->options;

@@ -75,13 +75,41 @@ address_serves(const char *hex, const char *host)
     return strcasecmp(hex, want) == 0;
 }
 
+/* The n-th word of a line, from 0; "" when there are fewer. */
+static const char *
+word_at(const char *line, unsigned n)
+{
+    line += strspn(line, " \t");
+    while (n-- > 0) {
+        line += strcspn(line, " \t\n");
+        line += strspn(line, " \t");
+    }
+    return line;
+}
+
+/* Whether a line of /proc/net/tcp is a listener on host:port. Words: number, local address, remote
+ * address, state (0A = listening), …; the tenth is the inode. */
+static bool
+line_listens(const char *line, const char *host, uint16_t port)
+{
+    const char *local = word_at(line, 1);
+    char hex[40];
+    size_t len = strspn(local, "0123456789ABCDEFabcdef");
+
+    if (len >= sizeof(hex) || local[len] != ':' || strncmp(word_at(line, 3), "0A ", 3) != 0 ||
+        strtoul(local + len + 1, NULL, 16) != port)
+        return false;
+    memcpy(hex, local, len);
+    hex[len] = '\0';
+    return address_serves(hex, host);
+}
+
 /* Inode of the socket that listens; 0 = none. */
 static uint64_t
 inode_in(const char *root, const char *table, const char *host, uint16_t port)
 {
-    char path[PATH_BYTES], line[512], hex[40];
-    unsigned line_port, state;
-    uint64_t inode, found = 0;
+    char path[PATH_BYTES], line[512];
+    uint64_t found = 0;
     FILE *file;
 
     snprintf(path, sizeof(path), "%s/proc/net/%s", root, table);
@@ -89,11 +117,8 @@ inode_in(const char *root, const char *table, const char *host, uint16_t port)
     if (file == NULL)
         return 0;
     while (found == 0 && fgets(line, sizeof(line), file) != NULL) {
-        if (sscanf(line,
-                   " %*u: %39[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*u %*u %" SCNu64, hex,
-                   &line_port, &state, &inode) == 4 &&
-            line_port == port && state == 0x0A && address_serves(hex, host))
-            found = inode;
+        if (line_listens(line, host, port))
+            found = strtoull(word_at(line, 9), NULL, 10);
     }
     fclose(file);
     return found;
@@ -151,7 +176,7 @@ ef_discovery_pid_of(const char *root, const char *host, uint16_t port, int hint_
     if (folder == NULL)
         return 0;
     while (pid == 0 && (entry = readdir(folder)) != NULL) {
-        int candidate = isdigit((unsigned char)entry->d_name[0]) ? atoi(entry->d_name) : 0;
+        int candidate = (int)strtol(entry->d_name, NULL, 10); /* 0: no process */
         if (candidate > 0 && owns_inode(root, candidate, inode))
             pid = candidate;
     }
@@ -364,14 +389,18 @@ static bool
 cgroup_is_one(const char *folder)
 {
     char path[PATH_BYTES + 64], buf[4096];
+    char *quota_end, *period_end;
     double quota, period;
 
     snprintf(path, sizeof(path), "%s/cpuset.cpus.effective", folder);
     if (read_file(path, buf, sizeof(buf)) > 0 && count_cpus(buf) == 1)
         return true;
     snprintf(path, sizeof(path), "%s/cpu.max", folder);
-    return read_file(path, buf, sizeof(buf)) > 0 && sscanf(buf, "%lf %lf", &quota, &period) == 2 &&
-           period > 0 && quota / period <= 1.0;
+    if (read_file(path, buf, sizeof(buf)) <= 0)
+        return false;
+    quota = strtod(buf, &quota_end); /* "max 100000" has no number first: no quota */
+    period = strtod(quota_end, &period_end);
+    return quota_end != buf && period_end != quota_end && period > 0 && quota / period <= 1.0;
 }
 
 bool
@@ -416,10 +445,11 @@ ef_discovery_cpu(const char *root, int pid, int64_t *ret_ns)
     }
     if (read_proc(root, pid, "stat", buf, sizeof(buf)) <= 0 || (after = strrchr(buf, ')')) == NULL)
         return false;
-    /* After the name: state and ten fields, then utime and stime in clock ticks. */
-    if (sscanf(after + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel) !=
-        2)
+    /* After the name: the state, ten fields, then utime and stime in clock ticks. */
+    if (*word_at(after + 1, 12) == '\0')
         return false;
+    user = strtoul(word_at(after + 1, 11), NULL, 10);
+    kernel = strtoul(word_at(after + 1, 12), NULL, 10);
     *ret_ns =
         (int64_t)((double)(user + kernel) / (double)sysconf(_SC_CLK_TCK) * (double)EF_NS_PER_S);
     return true;

@@ -171,7 +171,7 @@ failed(struct ef_isolate *isolate, const char *doing, ef_rc rc, const struct ef_
                                                           way.max_ns, random_of(isolate));
     snprintf(text, sizeof(text), "%s: %.200s", doing, err->msg);
     set_state(isolate, way.state, text);
-    if (!first)
+    if (!first || rc == EF_EUNREACH) /* nobody listens: told once for the whole process */
         return;
     if (rc == EF_ECONFLICT)
         EF_LOG(TARGET_HELD, "'%s' at %s: %s; retrying with growing pauses", isolate->listed.id,

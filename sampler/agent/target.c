@@ -44,7 +44,7 @@ ef_target_open(struct ef_shared *shared, const struct ef_target_options *options
     target->world = shared->world;
     target->options = *options;
     target->isolates_max = isolates_max;
-    target->rules = calloc(options->rule_count + 1, sizeof(*target->rules));
+    target->rules = calloc(options->rule_count + 1, sizeof(const struct ef_rule *));
     target->isolates = calloc(isolates_max, sizeof(struct ef_isolate *));
     target->listed = calloc(isolates_max + 1, sizeof(*target->listed));
     target->views = calloc(isolates_max + 1, sizeof(*target->views));
@@ -72,7 +72,7 @@ ef_target_free(struct ef_target *target)
 {
     if (target == NULL)
         return;
-    for (size_t i = 0; i < target->isolate_count; i++)
+    for (size_t i = 0; target->isolates != NULL && i < target->isolate_count; i++)
         ef_isolate_free(target->isolates[i]);
     pthread_mutex_destroy(&target->lock);
     free(target->rules);
@@ -220,7 +220,8 @@ find_pid(struct ef_target *target)
     int pid;
 
     snprintf(host, sizeof(host), "%.*s", (int)(colon - target->inspector), target->inspector);
-    pid = target->world->pid_of(target->world->arg, host, (uint16_t)atoi(colon + 1), target->pid);
+    pid = target->world->pid_of(target->world->arg, host, (uint16_t)strtoul(colon + 1, NULL, 10),
+                                target->pid);
     if (pid == 0)
         pid = target->options.pid; /* another network namespace, or no right to see it */
     if (pid != target->pid && target->pid != 0)
