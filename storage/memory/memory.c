@@ -390,16 +390,18 @@ memory_commit(void *arg, void *batch_arg, struct ef_err *err)
     return EF_OK;
 }
 
-/* Which function of the caller an iteration calls: exactly one is set. */
+/* The caller's function; the table of the items says which. */
 struct call {
     void *arg;
-    ef_store_version_fn version_fn;
-    ef_store_series_fn series_fn;
-    ef_store_function_fn function_fn;
-    ef_store_stack_fn stack_fn;
-    ef_store_block_fn block_fn;
-    ef_store_totals_fn totals_fn;
-    ef_store_ack_fn ack_fn;
+    union {
+        ef_store_version_fn version_fn;
+        ef_store_series_fn series_fn;
+        ef_store_function_fn function_fn;
+        ef_store_stack_fn stack_fn;
+        ef_store_block_fn block_fn;
+        ef_store_totals_fn totals_fn;
+        ef_store_ack_fn ack_fn;
+    };
 };
 
 static ef_rc

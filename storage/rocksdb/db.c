@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -404,9 +405,9 @@ check_room(struct ef_db *db, size_t batch_bytes, struct ef_err *err)
     left = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (left < needed)
         return ef_err_set(err, EF_ENOSPC,
-                          "store '%s': the disk is full: %llu kB left, writing goes on at %llu kB",
-                          db->path, (unsigned long long)(left >> 10),
-                          (unsigned long long)((needed >> 10) + 1));
+                          "store '%s': the disk is full: %" PRIu64
+                          " kB left, writing goes on at %" PRIu64 " kB",
+                          db->path, left / 1024, needed / 1024 + 1);
     return EF_OK;
 }
 
