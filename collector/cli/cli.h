@@ -129,10 +129,9 @@ const char *ef_cli_ns_text(double ns, char *buf, size_t len);         /* "12.3 s
 const char *ef_cli_percent_text(double ratio, char *buf, size_t len); /* "12.34 %" */
 /* "12.3 s" for nanoseconds, "12.3 MiB" for bytes, otherwise "12,345 <unit>". */
 const char *ef_cli_value_text(double value, const char *unit, char *buf, size_t len);
-/* "12.34 % ± 0.41": the wider side of an interval that is not symmetric. A missing interval
- * (NAN) shows as such. */
-const char *ef_cli_share_text(double share, double low, double high, bool utf8, char *buf,
-                              size_t len);
+/* "12.34 %  +0.41  -0.38": both sides, because an interval on the log scale is not symmetric. A
+ * missing interval (NAN) shows as such. */
+const char *ef_cli_share_text(double share, double low, double high, char *buf, size_t len);
 /* Colour: appends the escape when the style has colour. */
 void ef_cli_paint(struct ef_buf *out, const struct ef_cli_style *style, const char *escape);
 #define EF_CLI_BOLD "\033[1m"

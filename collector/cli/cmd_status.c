@@ -25,13 +25,13 @@ static void
 append_collector(const struct ef_cli *cli, const json_t *status, struct ef_buf *out)
 {
     double up_ns = ef_cli_member_span_ns(status, "started", "now");
+    ef_span_ns up = {(int64_t)fmax(0, round(up_ns / (double)EF_NS_PER_S)) * EF_NS_PER_S};
     char text[64];
 
     append_label(cli, "collector", out);
     ef_buf_append_str(out, "version ");
     ef_cli_clean(out, ef_cli_member_text(status, "version"));
-    ef_buf_printf(out, ", up %s, at ",
-                  ef_span_format((ef_span_ns){(int64_t)up_ns}, text, sizeof(text)));
+    ef_buf_printf(out, ", up %s, at ", ef_span_format(up, text, sizeof(text)));
     ef_cli_clean(out, cli->values.url);
     ef_buf_append_str(out, "\n");
 }

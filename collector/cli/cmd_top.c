@@ -10,26 +10,25 @@
 #include <string.h>
 
 static void
-add_share(struct ef_cli_table *table, const struct ef_cli *cli, const json_t *share)
+add_share(struct ef_cli_table *table, const json_t *share)
 {
     char text[64];
 
-    ef_cli_table_add(table, ef_cli_share_text(ef_cli_member_number(share, "share"),
-                                              ef_cli_member_number(share, "low"),
-                                              ef_cli_member_number(share, "high"), cli->style.utf8,
-                                              text, sizeof(text)));
+    ef_cli_table_add(table,
+                     ef_cli_share_text(ef_cli_member_number(share, "share"),
+                                       ef_cli_member_number(share, "low"),
+                                       ef_cli_member_number(share, "high"), text, sizeof(text)));
 }
 
 static void
-add_function(struct ef_cli_table *table, const struct ef_cli *cli, const json_t *function,
-             const char *name)
+add_function(struct ef_cli_table *table, const json_t *function, const char *name)
 {
     const char *file = ef_cli_member_text(function, "file");
     double line = ef_cli_member_number(function, "line");
     struct ef_buf place;
 
-    add_share(table, cli, json_object_get(function, "self"));
-    add_share(table, cli, json_object_get(function, "total"));
+    add_share(table, json_object_get(function, "self"));
+    add_share(table, json_object_get(function, "total"));
     ef_cli_table_add(table, *name != '\0' ? name : "(anonymous)");
     ef_buf_init(&place, EF_CLI_JSON_BYTES_MAX);
     ef_buf_append_str(&place, file);
@@ -42,7 +41,7 @@ add_function(struct ef_cli_table *table, const struct ef_cli *cli, const json_t 
 
 /* "total 12.3 s of CPU (95 %: 11.9 s to 12.8 s), 0.41 cores" */
 static void
-append_total(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out)
+append_total(const json_t *answer, struct ef_buf *out)
 {
     const json_t *total = json_object_get(answer, "total");
     const char *unit = ef_cli_member_text(total, "unit");
@@ -53,7 +52,6 @@ append_total(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out)
     bool cpu = strcmp(ef_cli_member_text(answer, "profile_type"), "cpu") == 0;
     char text[64], low_text[64], high_text[64];
 
-    (void)cli;
     if (!isfinite(value))
         return;
     ef_buf_append_str(out, ", total ");
@@ -83,7 +81,7 @@ append_header(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out
     ef_buf_printf(
         out, ", coverage %s",
         ef_cli_percent_text(ef_cli_member_number(answer, "coverage"), text, sizeof(text)));
-    append_total(cli, answer, out);
+    append_total(answer, out);
     if (process_cpu_ns > 0)
         ef_buf_printf(out, ", process CPU %s", ef_cli_ns_text(process_cpu_ns, text, sizeof(text)));
     ef_buf_append_str(out, "\n");
@@ -94,8 +92,8 @@ append_header(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out
 static void
 append_table(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out)
 {
-    static const struct ef_cli_column columns[] = {{"SELF", true, false},
-                                                   {"TOTAL", true, false},
+    static const struct ef_cli_column columns[] = {{"SELF (95 %)", true, false},
+                                                   {"TOTAL (95 %)", true, false},
                                                    {"FUNCTION", false, true},
                                                    {"FILE:LINE", false, true}};
     const json_t *other = json_object_get(answer, "other");
@@ -106,10 +104,10 @@ append_table(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out)
     ef_cli_table_init(&table, columns, EF_COUNT_OF(columns));
     json_array_foreach(json_object_get(answer, "functions"), i, function)
     {
-        add_function(&table, cli, function, ef_cli_member_text(function, "name"));
+        add_function(&table, function, ef_cli_member_text(function, "name"));
     }
     if (json_is_object(other))
-        add_function(&table, cli, other, "(other functions)");
+        add_function(&table, other, "(other functions)");
     ef_cli_table_print(&table, &cli->style, out);
     ef_cli_table_fini(&table);
 }

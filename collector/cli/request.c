@@ -199,8 +199,8 @@ refused(const struct ef_http_response *response, const char *what)
         snprintf(line + strlen(line), sizeof(line) - strlen(line), "; try again in %.32s s", retry);
     if (*message == '\0' && response->status != 429)
         hint = "is this the address of a collector?";
-    else if (*hint == '\0')
-        hint = hint_of_reason(reason);
+    else if (*hint_of_reason(reason) != '\0')
+        hint = hint_of_reason(reason); /* a command says more here than a route */
     say_with_hint(line, hint);
     if (*reason != '\0' && response->status == 404)
         code = exit_of_reason(reason);

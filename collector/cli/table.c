@@ -156,6 +156,15 @@ pad(struct ef_buf *out, size_t columns)
         ef_buf_put_u8(out, ' ');
 }
 
+/* Ends a row without the blanks of empty cells. */
+static void
+end_row(struct ef_buf *out)
+{
+    while (out->len > 0 && out->data[out->len - 1] == ' ')
+        out->len--;
+    ef_buf_append_str(out, "\n");
+}
+
 static void
 print_cell(const struct ef_cli_table *table, size_t column, const char *text, bool utf8,
            struct ef_buf *out)
@@ -196,12 +205,12 @@ ef_cli_table_print(struct ef_cli_table *table, const struct ef_cli_style *style,
     for (size_t i = 0; i < column_count; i++)
         print_cell(table, i, table->columns[i].title, style->utf8, out);
     ef_cli_paint(out, style, EF_CLI_PLAIN);
-    ef_buf_append_str(out, "\n");
+    end_row(out);
     for (size_t i = 0; i < table->cell_count; i++) {
         size_t column = i % column_count;
         print_cell(table, column, cell, style->utf8, out);
         if (column + 1 == column_count)
-            ef_buf_append_str(out, "\n");
+            end_row(out);
         cell += strlen(cell) + 1;
     }
     out->failed |= table->cells.failed;

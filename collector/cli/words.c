@@ -221,17 +221,19 @@ ef_cli_value_text(double value, const char *unit, char *buf, size_t len)
 }
 
 const char *
-ef_cli_share_text(double share, double low, double high, bool utf8, char *buf, size_t len)
+ef_cli_share_text(double share, double low, double high, char *buf, size_t len)
 {
-    const char *sign = utf8 ? "±" : "+-";
-    double half = fmax(share - low, high - share);
+    char up[32] = "+?", down[32] = "-?";
 
-    if (!isfinite(share))
+    if (!isfinite(share)) {
         snprintf(buf, len, "-");
-    else if (!isfinite(low) || !isfinite(high))
-        snprintf(buf, len, "%6.2f %% %s     ?", share * 100, sign);
-    else
-        snprintf(buf, len, "%6.2f %% %s %5.2f", share * 100, sign, half * 100);
+        return buf;
+    }
+    if (isfinite(low) && isfinite(high)) {
+        snprintf(up, sizeof(up), "+%.2f", fmax(high - share, 0) * 100);
+        snprintf(down, sizeof(down), "-%.2f", fmax(share - low, 0) * 100);
+    }
+    snprintf(buf, len, "%6.2f %% %6s %6s", share * 100, up, down);
     return buf;
 }
 
