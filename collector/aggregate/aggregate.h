@@ -112,8 +112,8 @@ EF_MUST_USE ef_rc ef_aggregate_each_version(struct ef_aggregate *aggregate, ef_s
 EF_MUST_USE ef_rc ef_aggregate_each_series(struct ef_aggregate *aggregate, ef_store_series_fn fn,
                                            void *arg, struct ef_err *err);
 
-/* Writes the "samples", "publishers", "targets" and "aggregate" members of GET /api/v1/status into
- * an open JSON object. */
+/* Writes the "samples", "publishers", "targets", "sampling_cost" and "aggregate" members of GET
+ * /api/v1/status into an open JSON object. */
 struct ef_json;
 void ef_aggregate_status(struct ef_aggregate *aggregate, int64_t now_ns, struct ef_json *json);
 uint64_t ef_aggregate_bytes(struct ef_aggregate *aggregate);

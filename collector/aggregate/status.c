@@ -149,6 +149,19 @@ write_target(const Everflame__V1__TargetStatus *target, struct ef_json *json)
     ef_json_object_end(json);
 }
 
+/* The cost alone, as a flat list: for whoever watches what sampling costs a worker. */
+static void
+write_cost(const Everflame__V1__TargetStatus *target, struct ef_json *json)
+{
+    ef_json_object(json);
+    ef_json_kstr(json, "worker", target->source->worker);
+    ef_json_kstr(json, "version", target->source->version);
+    ef_json_kstr(json, "instance", target->source->instance);
+    ef_json_kf64(json, "cpu_ratio", target->cpu_ratio);
+    ef_json_kf64(json, "pause_ms_max", target->pause_ms_max);
+    ef_json_object_end(json);
+}
+
 static void
 forget_old_targets(struct ef_aggregate *aggregate, int64_t now_ns)
 {
@@ -164,10 +177,11 @@ forget_old_targets(struct ef_aggregate *aggregate, int64_t now_ns)
 }
 
 static void
-write_targets(struct ef_aggregate *aggregate, int64_t now_ns, struct ef_json *json)
+write_targets(const struct ef_aggregate *aggregate, const char *key,
+              void (*write)(const Everflame__V1__TargetStatus *target, struct ef_json *json),
+              struct ef_json *json)
 {
-    forget_old_targets(aggregate, now_ns);
-    ef_json_key(json, "targets");
+    ef_json_key(json, key);
     ef_json_array(json);
     for (uint32_t i = 0; i < aggregate->delivery.publisher_count; i++) {
         const struct ef_publisher_view *publisher = aggregate->delivery.publishers[i];
@@ -177,7 +191,7 @@ write_targets(struct ef_aggregate *aggregate, int64_t now_ns, struct ef_json *js
                                                           publisher->targets);
         for (size_t k = 0; request != NULL && k < request->n_targets; k++) {
             if (request->targets[k]->source != NULL)
-                write_target(request->targets[k], json);
+                write(request->targets[k], json);
         }
         if (request != NULL)
             everflame__v1__sync_request__free_unpacked(request, NULL);
@@ -211,7 +225,9 @@ ef_aggregate_status(struct ef_aggregate *aggregate, int64_t now_ns, struct ef_js
 {
     pthread_mutex_lock(&aggregate->lock);
     write_publishers(aggregate, now_ns, json);
-    write_targets(aggregate, now_ns, json);
+    forget_old_targets(aggregate, now_ns);
+    write_targets(aggregate, "targets", write_target, json);
+    write_targets(aggregate, "sampling_cost", write_cost, json);
     write_self(aggregate, json);
     pthread_mutex_unlock(&aggregate->lock);
 }
