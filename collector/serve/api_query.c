@@ -105,6 +105,19 @@ ef_serve_versions(struct ef_request *request, struct ef_answer *answer, struct e
     return rc;
 }
 
+/*
+ * A share with so many digits: the shortest text that reads back the same is found by trying, and
+ * 17 digits of an interval's end would say nothing (20 ms for 500 functions, measured; now 3).
+ */
+static void
+put_share(struct ef_json *json, const char *key, double share, int digits)
+{
+    char text[32];
+
+    snprintf(text, sizeof(text), "%.*g", digits, share);
+    ef_json_kf64(json, key, strtod(text, NULL));
+}
+
 static void
 put_head(struct ef_json *json, const struct ef_query_head *head)
 {
@@ -118,7 +131,7 @@ put_head(struct ef_json *json, const struct ef_query_head *head)
     ef_json_time(json, "from", head->from_ns);
     ef_json_time(json, "to", head->to_ns);
     ef_json_ku64(json, "samples", head->samples);
-    ef_json_kf64(json, "coverage", head->coverage);
+    put_share(json, "coverage", head->coverage, 6);
     ef_json_ku64(json, "process_cpu_ns", head->process_cpu_ns);
     ef_json_key(json, "notes");
     ef_json_array(json);
@@ -140,9 +153,9 @@ put_cell(struct ef_json *json, const char *key, const struct ef_top_cell *cell)
     ef_json_key(json, key);
     ef_json_object(json);
     ef_json_ku64(json, "samples", cell->samples);
-    ef_json_kf64(json, "share", cell->share.share);
-    ef_json_kf64(json, "low", cell->share.low);
-    ef_json_kf64(json, "high", cell->share.high);
+    put_share(json, "share", cell->share.share, 9);
+    put_share(json, "low", cell->share.low, 6);
+    put_share(json, "high", cell->share.high, 6);
     ef_json_object_end(json);
 }
 
@@ -246,7 +259,7 @@ put_timeline(struct ef_buf *body, const struct ef_timeline *timeline)
         ef_json_time(&json, "to", point->to_ns);
         ef_json_ku64(&json, "samples", point->samples);
         ef_json_ki64(&json, "value", point->value);
-        ef_json_kf64(&json, "coverage", point->coverage);
+        put_share(&json, "coverage", point->coverage, 6);
         ef_json_ku64(&json, "process_cpu_ns", point->process_cpu_ns);
         ef_json_object_end(&json);
     }
