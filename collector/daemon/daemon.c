@@ -293,6 +293,7 @@ open_ingest(struct ef_daemon *daemon, const struct ef_daemon_shares *shares, str
                                        .queue_bytes_max = shares->queue_bytes,
                                        .listener_dead = tell_dead_listener,
                                        .refused = tell_refused,
+                                       .is_scarce = is_scarce,
                                        .arg = daemon};
 
     if (options->ingest[0] == '\0')

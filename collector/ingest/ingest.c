@@ -104,6 +104,8 @@ static ef_rc
 apply(struct ef_ingest *ingest, const struct ef_wire_header *header,
       const Everflame__V1__Batch *batch, struct ef_err *err)
 {
+    if (ingest->options.is_scarce != NULL && ingest->options.is_scarce(ingest->options.arg))
+        return ef_err_set(err, EF_EBUSY, "memory of the process is scarce");
     return ef_aggregate_apply(ingest->aggregate, header->publisher, header->epoch, header->sequence,
                               batch, ef_wall_now().ns, err);
 }

@@ -34,6 +34,9 @@ struct ef_ingest_options {
     /* The first refusal of a kind within 10 s, with a sentence and how many there were since the
      * last call. Called in the apply or sync thread; NULL = nobody. */
     void (*refused)(void *arg, const struct ef_err *reason, uint64_t count);
+    /* Whether the process is so short of memory that batches are refused with EF_EBUSY. Asked in
+     * the apply thread for each batch; NULL = never. */
+    bool (*is_scarce)(void *arg);
     void *arg;
 };
 
