@@ -420,8 +420,10 @@ ef_fold_run(struct ef_plan *plan, bool by_function, struct ef_fold *ret_fold, st
     ef_map_init(&fold.by_hash, FUNCTIONS_MAX);
     fold.versions =
         ef_query_arena_take(plan->arena, plan->version_count + 1, sizeof(*fold.versions));
-    if (fold.versions == NULL)
-        rc = ef_plan_out_of_memory(plan, 0, err);
+    if (fold.versions == NULL) {
+        ef_map_fini(&fold.by_hash);
+        return ef_plan_out_of_memory(plan, 0, err);
+    }
     for (size_t i = 0; i < plan->version_count && rc == EF_OK; i++) {
         if (plan->versions[i].samples == 0)
             continue;

@@ -8,6 +8,7 @@
 #include "collector/query/interval.h"
 
 #include <math.h>
+#include <stddef.h>
 
 #include "proto/base/err.h"
 
@@ -29,12 +30,15 @@ ef_interval_t(double df)
      */
     static const double table[] = {12.7062, 4.3027, 3.1824, 2.7764, 2.5706,
                                    2.4469,  2.3646, 2.3060, 2.2622, 2.2281};
+    const size_t known = EF_COUNT_OF(table);
     double z = Z_95, z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
 
     if (df < 1)
         return table[0];
-    if (df <= (double)EF_COUNT_OF(table))
-        return table[(int)df - 1];
+    if (df <= (double)known) {
+        int whole = (int)df;
+        return table[whole - 1];
+    }
     /* Abramowitz and Stegun 26.7.5; error below 0.0001 for df > 10. */
     return z + (z3 + z) / (4 * df) + (5 * z5 + 16 * z3 + 3 * z) / (96 * df * df) +
            (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * df * df * df);

@@ -71,11 +71,13 @@ ef_query_workers(struct ef_query *query, int64_t now_ns, ef_query_entry_fn fn, v
     if (rc != EF_OK)
         return rc;
     order = calloc(catalogue->version_count + 1, sizeof(struct ef_catalogue_version *));
-    if (order == NULL)
-        rc = ef_err_set(err, EF_ENOMEM, "no memory for the list of workers");
-    for (size_t i = 0; i < catalogue->version_count && rc == EF_OK; i++)
+    if (order == NULL) {
+        ef_query_catalogue_unref(catalogue);
+        return ef_err_set(err, EF_ENOMEM, "no memory for the list of workers");
+    }
+    for (size_t i = 0; i < catalogue->version_count; i++)
         order[i] = &catalogue->versions[i];
-    if (rc == EF_OK)
+    if (catalogue->version_count > 0)
         qsort(order, catalogue->version_count, sizeof(struct ef_catalogue_version *), worker_order);
     while (rc == EF_OK && at < catalogue->version_count) {
         struct ef_query_entry entry = {0};
@@ -116,8 +118,10 @@ ef_query_versions(struct ef_query *query, const char *worker, const char *accoun
     if (rc != EF_OK)
         return rc;
     entries = calloc(catalogue->version_count + 1, sizeof(*entries));
-    if (entries == NULL)
-        rc = ef_err_set(err, EF_ENOMEM, "no memory for the list of versions");
+    if (entries == NULL) {
+        ef_query_catalogue_unref(catalogue);
+        return ef_err_set(err, EF_ENOMEM, "no memory for the list of versions");
+    }
     for (size_t i = 0; i < catalogue->version_count && rc == EF_OK; i++) {
         const struct ef_catalogue_version *version = &catalogue->versions[i];
         if (strcmp(version->worker, worker) != 0 ||
@@ -126,7 +130,7 @@ ef_query_versions(struct ef_query *query, const char *worker, const char *accoun
         rc = add_version(query, catalogue, version, &entries[count], err);
         clip(&entries[count++], now_ns);
     }
-    if (rc == EF_OK)
+    if (rc == EF_OK && count > 0)
         qsort(entries, count, sizeof(*entries), newest_first);
     for (size_t i = 0; i < count && rc == EF_OK; i++)
         rc = fn(arg, &entries[i]);

@@ -157,7 +157,8 @@ ef_query_timeline(struct ef_query *query, const struct ef_selector *selector, in
     if (rc == EF_OK) {
         if (plan.head.profile_type == EF_TYPE_INUSE)
             end_state(&build);
-        finish(&build, &timeline);
+        if (timeline.points != NULL)
+            finish(&build, &timeline);
     }
     ef_plan_fini(&plan);
     if (rc != EF_OK) {
