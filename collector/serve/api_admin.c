@@ -12,13 +12,16 @@
 uint64_t
 ef_serve_resident_bytes(void)
 {
-    unsigned long long size = 0, resident = 0;
     FILE *file = fopen("/proc/self/statm", "r");
-    int fields = file != NULL ? fscanf(file, "%llu %llu", &size, &resident) : 0;
+    char text[128] = "", *second;
 
-    if (file != NULL)
-        fclose(file);
-    return fields == 2 ? resident * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    if (file == NULL)
+        return 0;
+    if (fgets(text, sizeof(text), file) == NULL)
+        text[0] = '\0';
+    fclose(file);
+    second = strchr(text, ' '); /* size, resident, … in pages */
+    return second != NULL ? strtoull(second, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
 #define COUNT_MS_MAX 250     /* of a status answer spent on counting samples; chosen */

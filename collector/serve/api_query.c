@@ -354,7 +354,7 @@ ef_serve_query(struct ef_request *request, struct ef_answer *answer, struct ef_e
         return rc;
     rc = ef_query_export(request->serve->parts.query, &selector, &export, err);
     if (rc == EF_OK) {
-        if (export.profile != NULL) {
+        if (export.profile != NULL && format != NULL) {
             rc = write_export(&export, format, answer, err);
         } else {
             answer->reason = ef_empty_name(export.head.empty);

@@ -483,10 +483,16 @@ watch(void *arg)
     return NULL;
 }
 
+union address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
 /* "127.0.0.1:4680" to a socket address. */
 static ef_rc
-parse_address(const struct ef_serve *serve, struct sockaddr_storage *ret_address,
-              socklen_t *ret_len, struct ef_err *err)
+parse_address(const struct ef_serve *serve, union address *ret_address, socklen_t *ret_len,
+              struct ef_err *err)
 {
     const char *text = serve->options.address, *colon = strrchr(text, ':');
     struct addrinfo hints = {.ai_flags = AI_NUMERICSERV | AI_PASSIVE, .ai_socktype = SOCK_STREAM};
@@ -512,6 +518,7 @@ parse_address(const struct ef_serve *serve, struct sockaddr_storage *ret_address
     if (code != 0)
         return ef_err_set(err, EF_EUSAGE, "'%.100s' is not an address: %s", serve->options.address,
                           gai_strerror(code));
+    EF_ASSERT(found->ai_addrlen <= sizeof(*ret_address)); /* only IPv4 and IPv6 are asked for */
     memcpy(ret_address, found->ai_addr, found->ai_addrlen);
     *ret_len = found->ai_addrlen;
     freeaddrinfo(found);
@@ -521,7 +528,7 @@ parse_address(const struct ef_serve *serve, struct sockaddr_storage *ret_address
 static ef_rc
 listen_on(struct ef_serve_http *http, struct ef_err *err)
 {
-    struct sockaddr_storage address = {0};
+    union address address = {.v6 = {0}};
     socklen_t len = sizeof(address);
     const char *text = http->serve->options.address;
     int on = 1;
@@ -529,20 +536,19 @@ listen_on(struct ef_serve_http *http, struct ef_err *err)
 
     if (rc != EF_OK)
         return rc;
-    http->listen_fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    http->listen_fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (http->listen_fd < 0)
         return ef_err_errno(err, "no socket for '%s'", text);
     setsockopt(http->listen_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(http->listen_fd, (struct sockaddr *)&address, len) != 0 ||
-        listen(http->listen_fd, 256) != 0) {
+    if (bind(http->listen_fd, &address.any, len) != 0 || listen(http->listen_fd, 256) != 0) {
         if (errno == EADDRINUSE)
             return ef_err_set(err, EF_ECONFLICT, "another program listens on '%s' already", text);
         return ef_err_errno(err, "cannot listen on '%s'", text);
     }
     len = sizeof(address);
-    getsockname(http->listen_fd, (struct sockaddr *)&address, &len);
-    http->port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
-                                                     : ((struct sockaddr_in *)&address)->sin_port);
+    getsockname(http->listen_fd, &address.any, &len);
+    http->port =
+        ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
     return EF_OK;
 }
 

@@ -81,19 +81,18 @@ collect_names(const struct ef_request *request, const char *name, const char **l
     size_t count = 0;
 
     for (size_t i = 0; i < request->param_count; i++) {
+        const char *value = request->params[i].value;
         ef_rc rc;
-        if (strcmp(request->params[i].name, name) != 0)
+        if (value == NULL || strcmp(request->params[i].name, name) != 0)
             continue;
         if (count == EF_SELECTOR_NAMES_MAX)
             return ef_err_set(err, EF_ELIMIT, "'%s' is given more than %d times", name,
                               EF_SELECTOR_NAMES_MAX);
         /* The region that is unknown is the empty text. */
-        rc = request->params[i].value[0] == '\0' && strcmp(name, "region") == 0
-                 ? EF_OK
-                 : check_name(name, request->params[i].value, err);
+        rc = value[0] == '\0' && strcmp(name, "region") == 0 ? EF_OK : check_name(name, value, err);
         if (rc != EF_OK)
             return rc;
-        list[count++] = request->params[i].value;
+        list[count++] = value;
     }
     *ret_count = count;
     return EF_OK;
