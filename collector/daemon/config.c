@@ -130,7 +130,7 @@ ef_daemon_configure(int *argc, char **argv, struct ef_daemon_options *ret_option
                     bool *ret_version, struct ef_err *err)
 {
     struct ef_daemon_options options, first;
-    int rest;
+    int rest = 0;
     ef_rc rc;
 
     memset(&options, 0, sizeof(options));
