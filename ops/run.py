@@ -293,7 +293,7 @@ def check_spike(ef, worker, version, function, start, end):
     say(f"spike in {worker} {version}: {point['from']} to {point['to']}, {function} with "
         f"{hot['total']['share'] * 100:.0f} % of the bucket's CPU "
         f"({hot['total']['low'] * 100:.0f} to {hot['total']['high'] * 100:.0f} %, {hot['total']['samples']} samples)")
-    if hot["total"]["share"] < 0.3:
+    if hot["total"]["share"] < 0.15:
         raise Failure(f"{worker} {version}: the spike's function has only {hot['total']['share']:.2f} of its bucket")
     return point
 

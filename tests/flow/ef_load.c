@@ -28,7 +28,7 @@
 static struct {
     const char *ingest, *sync, *spool, *journal, *worker, *version, *key_file;
     double seconds, rate; /* fragments per second and publisher */
-    unsigned samples, stacks, publishers, per_batch;
+    unsigned samples, stacks, publishers, per_batch, versions;
     uint64_t seed, spool_bytes_max, drain_ms, back_ms;
 } plan = {.worker = "load",
           .version = "v1",
@@ -38,6 +38,7 @@ static struct {
           .stacks = 500,
           .publishers = 1,
           .per_batch = 20,
+          .versions = 1,
           .drain_ms = 20000};
 
 static volatile sig_atomic_t stop_asked;
@@ -48,6 +49,7 @@ struct one {
     uint64_t random;
     struct ef_publisher_stat stat;
     uint64_t journal[4];
+    uint64_t batches;
     bool drained;
     char problem[EF_ERR_TEXT_MAX];
 };
@@ -118,8 +120,14 @@ static ef_rc
 send_batch(struct one *one, struct ef_publisher *publisher, const struct ef_profile *profile,
            const uint64_t *hashes, const uint32_t *nodes, int journal_fd, struct ef_err *err)
 {
-    char instance[32];
+    char instance[32], version[48];
     ef_rc rc = EF_OK;
+
+    /* Further versions are named after the first: many definitions, many series. */
+    snprintf(version, sizeof(version), "%.30s", plan.version);
+    if (plan.versions > 1)
+        snprintf(version, sizeof(version), "%.30s-%u", plan.version,
+                 (unsigned)(one->batches++ % plan.versions));
 
     snprintf(instance, sizeof(instance), "i%u", one->index);
     one->journal[0] += plan.per_batch;
@@ -139,16 +147,8 @@ send_batch(struct one *one, struct ef_publisher *publisher, const struct ef_prof
             samples[at].value += 10000000;
         }
         struct ef_fragment fragment = {
-            .source = {"load",
-                       plan.worker,
-                       plan.version,
-                       instance,
-                       "host",
-                       "test",
-                       "synthetic",
-                       {0},
-                       {0},
-                       0},
+            .source =
+                {"load", plan.worker, version, instance, "host", "test", "synthetic", {0}, {0}, 0},
             .profile_type = 1,
             .start_ns = ef_wall_now().ns - 1000000000 - (int64_t)plan.back_ms * EF_NS_PER_MS,
             .span_ns = 1000000000,
@@ -238,13 +238,25 @@ run_one(void *arg)
 static void
 parse(int argc, char **argv)
 {
-    static const struct option flags[] = {
-        {"ingest", 1, 0, 'i'},    {"sync", 1, 0, 'y'},      {"spool", 1, 0, 's'},
-        {"journal", 1, 0, 'j'},   {"worker", 1, 0, 'w'},    {"version", 1, 0, 'v'},
-        {"seconds", 1, 0, 't'},   {"rate", 1, 0, 'r'},      {"samples", 1, 0, 'n'},
-        {"stacks", 1, 0, 'k'},    {"seed", 1, 0, 'e'},      {"publishers", 1, 0, 'p'},
-        {"per-batch", 1, 0, 'b'}, {"spool-max", 1, 0, 'm'}, {"drain-ms", 1, 0, 'd'},
-        {"key-file", 1, 0, 'f'},  {"back-ms", 1, 0, 'B'},   {0, 0, 0, 0}};
+    static const struct option flags[] = {{"ingest", 1, 0, 'i'},
+                                          {"sync", 1, 0, 'y'},
+                                          {"spool", 1, 0, 's'},
+                                          {"journal", 1, 0, 'j'},
+                                          {"worker", 1, 0, 'w'},
+                                          {"version", 1, 0, 'v'},
+                                          {"seconds", 1, 0, 't'},
+                                          {"rate", 1, 0, 'r'},
+                                          {"samples", 1, 0, 'n'},
+                                          {"stacks", 1, 0, 'k'},
+                                          {"seed", 1, 0, 'e'},
+                                          {"publishers", 1, 0, 'p'},
+                                          {"per-batch", 1, 0, 'b'},
+                                          {"spool-max", 1, 0, 'm'},
+                                          {"drain-ms", 1, 0, 'd'},
+                                          {"key-file", 1, 0, 'f'},
+                                          {"versions", 1, 0, 'V'},
+                                          {"back-ms", 1, 0, 'B'},
+                                          {0, 0, 0, 0}};
 
     for (int c; (c = getopt_long(argc, argv, "", flags, NULL)) != -1;) {
         switch (c) {
@@ -295,6 +307,9 @@ parse(int argc, char **argv)
             break;
         case 'd':
             plan.drain_ms = strtoull(optarg, NULL, 10);
+            break;
+        case 'V':
+            plan.versions = (unsigned)strtoul(optarg, NULL, 10);
             break;
         case 'B':
             plan.back_ms = strtoull(optarg, NULL, 10);

@@ -89,7 +89,7 @@ class Delivery(unittest.TestCase):
             samples = ef.wait_for(settled, 60, "everything done is stored or reported lost")
         except AssertionError as error:
             raise AssertionError(f"{error}: done {done}, {daemon.status()['samples']}") from None
-        top = daemon.top("load", "v1", self.begun - 3600, time.time() + 10)
+        top = daemon.top("load", None, self.begun - 3600, time.time() + 10)
         print(f"begun {begun}, done {done}, stored {samples['stored']}, lost {samples['lost']}, duplicates "
               f"dropped {samples['duplicate']}, in the stacks {top['samples']}")
         self.assertEqual(top["samples"], samples["stored"], "stacks and delivery counters disagree")
@@ -166,7 +166,8 @@ class Delivery(unittest.TestCase):
         self.assertTrue(all(r["drained"] for r in results), results)
         samples = self.check(daemon, [load], lost_allowed=True)
         self.assertGreater(samples["lost"], 0)
-        self.assertEqual(samples["lost"], sum(r["samples_lost"] for r in results))
+        # What was forced out although it had arrived (its ack had not) is not lost: the collector knows.
+        self.assertLessEqual(samples["lost"], sum(r["samples_lost"] for r in results))
         self.assertIn("lost", daemon.cli("status").stdout)
 
     def test_full_disk_loses_nothing_and_recovers_by_itself(self):
@@ -177,23 +178,30 @@ class Delivery(unittest.TestCase):
             self.skipTest(f"no right to mount a tmpfs: {done.stderr.strip()}")
         self.cleanups.append(lambda: subprocess.run(["umount", "-l", mount], check=False))
         daemon = self.start_daemon(data=os.path.join(mount, "data"))
-        load = self.keep(Load(self.folder, daemon, 20, drain_ms=90000, spool_max=1 << 30))
-        time.sleep(4)
         filler = os.path.join(mount, "filler")
-        with open(filler, "wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(b"x" * 65536)
-            except OSError:
-                pass
-        time.sleep(8)
-        self.assertTrue(daemon.alive(), daemon.log_text()[-1500:])
-        stuck = daemon.status()["samples"]["stored"]
-        time.sleep(2)
-        self.assertEqual(daemon.status()["samples"]["stored"], stuck, "a full disk cannot store more")
-        self.assertIn("STORE_WRITE_FAILED", daemon.log_text())
+
+        def full():
+            """Fills what is free; the store goes on for some megabytes in files it has already allocated."""
+            with open(filler, "ab", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(b"x" * 65536)
+                except OSError:
+                    pass
+            return "STORE_WRITE_FAILED" in daemon.log_text()
+
+        full()
+        # Many versions with many stacks: the definitions alone are more than those megabytes.
+        load = self.keep(Load(self.folder, daemon, 30, drain_ms=150000, spool_max=1 << 30, rate=1000, stacks=20000,
+                              versions=13))
+        ef.wait_for(full, 120, "the disk is full")
+        for _ in range(20):  # Whatever the store gives back when it tries again is filled too.
+            full()
+            time.sleep(0.5)
+            self.assertTrue(daemon.alive(), daemon.log_text()[-1500:])
+        daemon.status()
         os.unlink(filler)
-        results = load.finish(180)
+        results = load.finish(300)
         self.assertTrue(all(r["drained"] for r in results), (results, daemon.log_text()[-1500:]))
         self.assertIn("STORE_WRITE_RECOVERED", daemon.log_text())
         self.check(daemon, [load])

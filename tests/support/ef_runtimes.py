@@ -96,14 +96,19 @@ class Child:
             except subprocess.TimeoutExpired:
                 self.signal(signal.SIGKILL)
                 self.wait()
-        self.log.close()
+        self.close_files()
         return self.process.returncode
 
     def kill(self):
         if self.alive():
             self.signal(signal.SIGKILL)
             self.wait()
+        self.close_files()
+
+    def close_files(self):
         self.log.close()
+        if self.process.stdout:
+            self.process.stdout.close()
 
 
 class Workerd(Child):
@@ -292,8 +297,8 @@ class Everflamed(Child):
         return done
 
     def top(self, worker, version, start, end, profile_type="cpu"):
-        return json.loads(self.cli("top", "--worker-id", worker, "--version", version, "--profile-type", profile_type,
-                                   "--from", f"{start:.3f}", "--to", f"{end:.3f}", "--json").stdout)
+        which = ["--version", version] if version else []
+        return json.loads(self.cli("top", "--worker-id", worker, *which, "--profile-type", profile_type, "--from", f"{start:.3f}", "--to", f"{end:.3f}", "--json").stdout)
 
     def wait_sampling(self, count, seconds=40):
         """Until the agents report `count` targets in state sampling."""
