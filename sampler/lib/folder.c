@@ -473,7 +473,8 @@ ef_spool_folder_load(struct ef_spool_folder *folder, size_t epochs_max, ef_spool
 
     if (list == NULL)
         return ef_err_set(err, EF_ENOMEM, "no memory to load the spool");
-    memcpy(list, folder->segments, count * sizeof(*list));
+    if (count > 0)
+        memcpy(list, folder->segments, count * sizeof(*list));
     for (size_t i = 0; i < count && rc == EF_OK; i++) {
         bool oldest = i == 0 || list[i - 1].epoch != list[i].epoch;
         bool newest = i + 1 == count || list[i + 1].epoch != list[i].epoch;

@@ -341,16 +341,40 @@ ef_fake_open(int ingest_port, int sync_port)
     return fake;
 }
 
+static void *
+close_socket(void *arg)
+{
+    nng_close(*(nng_socket *)arg);
+    return NULL;
+}
+
+/* nng 1.5.2 sometimes never returns from close (sampler/lib/link.c); then its thread is left. */
+static bool
+close_within(nng_socket *socket)
+{
+    struct timespec until;
+    pthread_t thread;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 2;
+    pthread_create(&thread, NULL, close_socket, socket);
+    if (pthread_timedjoin_np(thread, NULL, &until) == 0)
+        return true;
+    pthread_detach(thread);
+    return false;
+}
+
 void
 ef_fake_free(struct ef_fake *fake)
 {
     struct ef_fake_inner *inner;
+    bool closed;
 
     if (fake == NULL)
         return;
     inner = fake->inner;
-    nng_close(inner->sub);
-    nng_close(inner->rep);
+    closed = close_within(&inner->sub);
+    closed = close_within(&inner->rep) && closed;
     pthread_join(inner->sub_thread, NULL);
     pthread_join(inner->rep_thread, NULL);
     ef_wire_reader_free(inner->sub_reader);
@@ -364,7 +388,8 @@ ef_fake_free(struct ef_fake *fake)
     ef_map_fini(&fake->stack_parent);
     pthread_cond_destroy(&inner->changed);
     pthread_mutex_destroy(&inner->lock);
-    free(inner);
+    if (closed) /* otherwise a thread still looks at its socket */
+        free(inner);
     free(fake);
 }
 
