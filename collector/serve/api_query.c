@@ -12,6 +12,28 @@
 
 #define TOP_LIMIT_DEFAULT 1000u /* functions; the rest is in `other` */
 #define TOP_LIMIT_MAX 100000u
+#define TURN_WAIT_MS 250 /* the waiting thread answers nobody else meanwhile; chosen */
+
+/* Waits a moment: a dashboard asks several things at once, and a query takes milliseconds. */
+static bool
+take_turn(struct ef_serve *serve)
+{
+    struct timespec until;
+    bool taken;
+    int code = 0;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += TURN_WAIT_MS * EF_NS_PER_MS;
+    until.tv_sec += until.tv_nsec / EF_NS_PER_S;
+    until.tv_nsec %= EF_NS_PER_S;
+    pthread_mutex_lock(&serve->query_lock);
+    while (code == 0 && serve->queries >= serve->options.queries_max)
+        code = pthread_cond_timedwait(&serve->query_ended, &serve->query_lock, &until);
+    taken = serve->queries < serve->options.queries_max;
+    serve->queries += taken;
+    pthread_mutex_unlock(&serve->query_lock);
+    return taken;
+}
 
 /* Queries need memory of their own, so only a few run at a time. */
 static ef_rc
@@ -23,8 +45,7 @@ begin_query(struct ef_request *request, struct ef_answer *answer, struct ef_err 
         ef_metric_add(EF_METRIC_query_refused_total, 1);
         return ef_err_set(err, EF_EBUSY, "memory is scarce: queries wait until it is not");
     }
-    if (atomic_fetch_add(&serve->queries, 1) >= serve->options.queries_max) {
-        atomic_fetch_sub(&serve->queries, 1);
+    if (!take_turn(serve)) {
         ef_metric_add(EF_METRIC_query_refused_total, 1);
         ef_answer_hint(answer, "try again in a second, or raise queries_max");
         return ef_err_set(err, EF_EBUSY, "%u queries run already",
@@ -36,7 +57,10 @@ begin_query(struct ef_request *request, struct ef_answer *answer, struct ef_err 
 static ef_rc
 end_query(struct ef_request *request, ef_rc rc)
 {
-    atomic_fetch_sub(&request->serve->queries, 1);
+    pthread_mutex_lock(&request->serve->query_lock);
+    request->serve->queries--;
+    pthread_cond_signal(&request->serve->query_ended);
+    pthread_mutex_unlock(&request->serve->query_lock);
     ef_metric_add(rc == EF_OK ? EF_METRIC_query_requests_total : EF_METRIC_query_refused_total, 1);
     return rc;
 }

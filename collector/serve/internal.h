@@ -20,7 +20,9 @@ struct ef_serve {
     struct ef_serve_parts parts;
     char hosts[512];
     int64_t started_ns;
-    atomic_uint queries;              /* under way */
+    pthread_mutex_t query_lock; /* guards queries */
+    pthread_cond_t query_ended;
+    unsigned queries;                 /* under way */
     atomic_uint_least64_t body_bytes; /* of all requests being read */
     pthread_mutex_t import_lock;      /* one import at a time: it is the largest memory user */
     struct ef_serve_http *http;

@@ -53,13 +53,13 @@ ef_serve_open(const struct ef_serve_parts *parts, const struct ef_serve_options 
         serve->options.import_bytes_max = 64u << 20;
     pthread_mutex_init(&serve->import_lock, NULL);
     pthread_mutex_init(&serve->density_lock, NULL);
+    pthread_mutex_init(&serve->query_lock, NULL);
+    pthread_cond_init(&serve->query_ended, NULL);
     rc = set_hosts(serve, err);
     if (rc == EF_OK)
         rc = ef_serve_http_open(serve, &serve->http, err);
     if (rc != EF_OK) {
-        pthread_mutex_destroy(&serve->import_lock);
-        pthread_mutex_destroy(&serve->density_lock);
-        free(serve);
+        ef_serve_free(serve);
         return rc;
     }
     *ret_serve = serve;
@@ -86,5 +86,7 @@ ef_serve_free(struct ef_serve *serve)
     ef_serve_http_free(serve->http);
     pthread_mutex_destroy(&serve->import_lock);
     pthread_mutex_destroy(&serve->density_lock);
+    pthread_mutex_destroy(&serve->query_lock);
+    pthread_cond_destroy(&serve->query_ended);
     free(serve);
 }

@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +23,8 @@ struct fixture {
     struct ef_aggregate *aggregate;
     struct ef_query *query;
     struct ef_serve *serve;
-    bool scarce;
-    char *answer; /* of the last request, with headers */
+    atomic_bool scarce; /* read by the server's threads */
+    char *answer;       /* of the last request, with headers */
     struct ef_err err;
 };
 
