@@ -295,7 +295,7 @@ ef_wire_unseal(struct ef_wire_unsealer *unsealer, const struct ef_wire_keys *key
                const uint8_t *data, size_t len, struct ef_wire_header *ret_header,
                const uint8_t **ret_raw, size_t *ret_raw_bytes, struct ef_err *err)
 {
-    struct ef_wire_header header;
+    struct ef_wire_header header = {0};
     ef_rc rc;
 
     if (len > EF_WIRE_BATCH_BYTES_MAX)

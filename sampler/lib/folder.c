@@ -22,6 +22,7 @@
 #define SEGMENT_MAGIC "EFS1"
 #define SEGMENT_HEADER_BYTES 40u
 #define RECORD_HEADER_BYTES 56u
+static const uint8_t record_magic[3] = {'E', 'F', 'R'};
 #define TYPE_BATCH 1
 #define TYPE_LOSS 2
 #define NAME_BYTES_MAX 64u
@@ -89,7 +90,7 @@ record_hash(const uint8_t *header, const uint8_t *data, size_t len)
 static void
 write_record_header(uint8_t *at, int type, const struct ef_spool_record *record)
 {
-    memcpy(at, "EFR", 3);
+    memcpy(at, record_magic, sizeof(record_magic));
     at[3] = (uint8_t)type;
     put_le(at + 4, record->len, 4);
     put_le(at + 8, record->sequence, 8);
@@ -107,7 +108,8 @@ read_record(uint8_t *at, size_t left, int type, struct ef_spool_record *ret)
 {
     size_t len;
 
-    if (left < RECORD_HEADER_BYTES || memcmp(at, "EFR", 3) != 0 || at[3] != type)
+    if (left < RECORD_HEADER_BYTES || memcmp(at, record_magic, sizeof(record_magic)) != 0 ||
+        at[3] != type)
         return 0;
     len = (size_t)get_le(at + 4, 4);
     if (len > left - RECORD_HEADER_BYTES ||
@@ -204,19 +206,22 @@ static bool
 parse_name(const char *name, uint64_t *ret_epoch, uint64_t *ret_first)
 {
     char check[NAME_BYTES_MAX];
-    uint64_t epoch = 0, first = 0;
+    char *end = NULL;
+    uint64_t epoch, first = 0;
 
-    if (sscanf(name, "%20" SCNu64 "-%20" SCNu64, &epoch, &first) == 2 && epoch > 0 && first > 0) {
-        segment_name(check, epoch, first);
-    } else if (sscanf(name, "%20" SCNu64 ".loss", &epoch) == 1 && epoch > 0) {
-        first = 0;
-        loss_name(check, epoch);
-    } else {
+    if (name[0] < '0' || name[0] > '9')
         return false;
+    epoch = strtoull(name, &end, 10);
+    if (*end == '-') {
+        first = strtoull(end + 1, NULL, 10);
+        segment_name(check, epoch, first);
+    } else {
+        loss_name(check, epoch);
     }
     *ret_epoch = epoch;
     *ret_first = first;
-    return strcmp(check, name) == 0;
+    /* Whatever strtoull made of it, the name must be the one that we would give. */
+    return epoch > 0 && (first > 0 || *end == '.') && strcmp(check, name) == 0;
 }
 
 /* A loss file without segments still makes an epoch: an empty segment stands for it. */
@@ -381,7 +386,7 @@ visit_records(uint8_t *data, size_t len, size_t start, int type, uint64_t epoch,
         size_t bytes = read_record(data + at, len - at, type, &record);
         ef_rc rc;
         if (bytes == 0) { /* damage: the next record is found by its first bytes */
-            uint8_t *next = memmem(data + at + 1, len - at - 1, "EFR", 3);
+            uint8_t *next = memmem(data + at + 1, len - at - 1, record_magic, sizeof(record_magic));
             if (next == NULL)
                 break;
             at = (size_t)(next - data);

@@ -38,7 +38,8 @@ ef_request_encode(const struct ef_spool *spool, struct ef_targets *targets, cons
                   uint64_t number, struct ef_buf *out, struct ef_err *err)
 {
     struct epoch_message *messages = calloc(spool->epoch_count, sizeof(*messages));
-    Everflame__V1__EpochState **states = calloc(spool->epoch_count, sizeof(*states));
+    Everflame__V1__EpochState **states =
+        calloc(spool->epoch_count, sizeof(Everflame__V1__EpochState *));
     Everflame__V1__SyncRequest request = EVERFLAME__V1__SYNC_REQUEST__INIT;
     struct ef_wire_header header = {.kind = EF_WIRE_SYNC_REQUEST, .sequence = number};
     ef_rc rc = EF_OK;
