@@ -226,16 +226,38 @@ reopen(struct fixture *f)
     open_store(f);
 }
 
-/* The failed batch is committed, then others; all is there, also after reopening. */
+/*
+ * Tries a batch again on the full disk. Most often that is EF_ENOSPC; but RocksDB may have deleted
+ * files of its own meanwhile, and then the commit rightly succeeds: gives NULL.
+ */
+static struct ef_store_batch *
+try_again(struct fixture *f, struct ef_store_batch *failed)
+{
+    ef_rc rc;
+
+    take_room(f, 0);
+    rc = ef_store_commit(f->store, failed, NULL);
+    if (rc == EF_ENOSPC)
+        return failed;
+    assert_int_equal(rc, EF_OK);
+    ef_store_batch_free(failed);
+    f->acknowledged++;
+    return NULL;
+}
+
+/* The failed batch, if there is one, is committed, then others; all is there, also after reopening.
+ */
 static void
 go_on(struct fixture *f, struct ef_store_batch *failed)
 {
     struct ef_err err = {0};
 
-    if (ef_store_commit(f->store, failed, &err) != EF_OK)
-        fail_msg("after room was made: %s", err.msg);
-    ef_store_batch_free(failed);
-    f->acknowledged++;
+    if (failed != NULL) {
+        if (ef_store_commit(f->store, failed, &err) != EF_OK)
+            fail_msg("after room was made: %s", err.msg);
+        ef_store_batch_free(failed);
+        f->acknowledged++;
+    }
     for (int i = 0; i < 5; i++)
         commit_next(f);
     check_all(f);
@@ -256,8 +278,8 @@ commits_go_on_when_there_is_room_again(void **state)
         take_room(f, (size_t)round * 300000 + 5000);
         failed = commit_until_full(f);
         check_all(f);
-        for (int again = 0; again < 3; again++)
-            assert_int_equal(ef_store_commit(f->store, failed, NULL), EF_ENOSPC);
+        for (int again = 0; failed != NULL && again < 3; again++)
+            failed = try_again(f, failed);
         check_all(f);
         free_room(f);
         go_on(f, failed);
@@ -271,14 +293,17 @@ a_full_disk_met_by_a_flush_is_overcome(void **state)
     struct fixture *f = *state;
     struct ef_store_batch *failed;
     struct ef_err err = {0};
+    int tries = 0;
     ef_rc rc;
 
     if (!f->mounted)
         skip();
     for (int i = 0; i < 25; i++)
         commit_next(f); /* about 1.5 MB, in the log and in memory only */
-    take_room(f, 0);
-    rc = ef_store_compact(f->store, &err);
+    do {                /* what was compacted may leave room once more */
+        take_room(f, 0);
+        rc = ef_store_compact(f->store, &err);
+    } while (rc == EF_OK && ++tries < 20);
     if (rc != EF_ENOSPC && rc != EF_EIO)
         fail_msg("compaction gave %s", ef_rc_name(rc));
     check_all(f);
@@ -328,6 +353,7 @@ expiry_makes_room_on_a_full_disk(void **state)
     struct ef_store_batch *failed;
     struct ef_store_stat before, after;
     struct ef_err err = {0};
+    ef_rc rc;
 
     if (!f->mounted)
         skip();
@@ -335,8 +361,9 @@ expiry_makes_room_on_a_full_disk(void **state)
     take_room(f, 9u << 20);
     failed = commit_until_full(f);
     ef_store_get_stat(f->store, &before);
-    assert_int_equal(ef_store_expire(f->store, TIER, INT64_MAX, &err), EF_ENOSPC);
-    assert_non_null(strstr(err.msg, f->path));
+    take_room(f, 0);
+    rc = ef_store_expire(f->store, TIER, INT64_MAX, &err);
+    assert_true(rc == EF_OK || (rc == EF_ENOSPC && strstr(err.msg, f->path) != NULL));
     free_room(f);
     if (ef_store_expire(f->store, TIER, INT64_MAX, &err) != EF_OK)
         fail_msg("expire: %s", err.msg);
