@@ -6,10 +6,14 @@
 #include "sampler/v8/ws.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include <nng/nng.h>
@@ -19,6 +23,8 @@
 #define WS_MAGIC 0x65667773u /* "efws" */
 #define CHUNK_BYTES 65536    /* one receive; chosen: a 5 MB reply needs 80 of them */
 #define COMPACT_BYTES ((size_t)1 << 20)
+#define HUNG_UP_NS (100 * EF_NS_PER_MS) /* nng delivers what the kernel has in far less */
+#define LOOK_NS (200 * EF_NS_PER_MS)    /* between looks for a close that nng does not tell */
 
 struct ef_ws {
     uint32_t magic;
@@ -26,6 +32,8 @@ struct ef_ws {
     nng_aio *receive;
     nng_aio *send;
     nng_aio *leave;     /* timer of ef_ws_leave_after */
+    int fd;             /* nng's; only looked at, see has_hung_up; -1 = unknown */
+    ef_mono_ns hung_up; /* when that was first seen; 0 = not */
     const char *needle; /* set once before use; NULL = none */
     uint64_t grace_ms;
     uint8_t chunk[CHUNK_BYTES]; /* of the outstanding receive */
@@ -191,6 +199,73 @@ dial(const char *url, uint64_t deadline_ms, nng_stream **ret_stream)
     return rv;
 }
 
+static uint16_t
+port_of(const struct sockaddr_storage *addr)
+{
+    if (addr->ss_family == AF_INET)
+        return ntohs(((const struct sockaddr_in *)addr)->sin_port);
+    if (addr->ss_family == AF_INET6)
+        return ntohs(((const struct sockaddr_in6 *)addr)->sin6_port);
+    return 0;
+}
+
+static uint16_t
+nng_port(nng_stream *stream, const char *option)
+{
+    nng_sockaddr addr;
+
+    if (nng_stream_get_addr(stream, option, &addr) != 0)
+        return 0;
+    if (addr.s_family == NNG_AF_INET)
+        return ntohs(addr.s_in.sa_port);
+    return addr.s_family == NNG_AF_INET6 ? ntohs(addr.s_in6.sa_port) : 0;
+}
+
+/* The descriptor of nng's connection, by its two ports. */
+static int
+find_fd(nng_stream *stream)
+{
+    uint16_t local = nng_port(stream, NNG_OPT_LOCADDR);
+    uint16_t remote = nng_port(stream, NNG_OPT_REMADDR);
+    DIR *dir = local != 0 && remote != 0 ? opendir("/proc/self/fd") : NULL;
+    const struct dirent *entry;
+    int found = -1;
+
+    while (dir != NULL && found < 0 && (entry = readdir(dir)) != NULL) {
+        struct sockaddr_storage near = {0}, far = {0};
+        socklen_t near_len = sizeof(near), far_len = sizeof(far);
+        int fd = atoi(entry->d_name);
+        if (getsockname(fd, (struct sockaddr *)&near, &near_len) == 0 &&
+            getpeername(fd, (struct sockaddr *)&far, &far_len) == 0 && port_of(&near) == local &&
+            port_of(&far) == remote)
+            found = fd;
+    }
+    if (dir != NULL)
+        closedir(dir);
+    return found;
+}
+
+/*
+ * nng 1.5.2 loses a close that comes while no receive is queued (our callback is just at work): the
+ * next receive then waits for ever. So while nothing comes, the kernel is asked. True when the peer
+ * has closed, everything is read, and nng has had HUNG_UP_NS to tell. An nng whose receive fails on
+ * a closed stream would let us remove this. With the lock.
+ */
+static bool
+has_hung_up(struct ef_ws *ws)
+{
+    struct pollfd look = {.fd = ws->fd, .events = POLLRDHUP};
+    ef_mono_ns now = ef_mono_now();
+    int unread = 0;
+
+    if (ws->fd < 0 || poll(&look, 1, 0) <= 0 || ioctl(ws->fd, FIONREAD, &unread) != 0 || unread > 0)
+        return false;
+    if (ws->hung_up.ns == 0)
+        ws->hung_up = now;
+    return ef_mono_since(ws->hung_up, now).ns > HUNG_UP_NS &&
+           ef_mono_since(ws->arrived, now).ns > HUNG_UP_NS;
+}
+
 static void
 init_cond(pthread_cond_t *cond)
 {
@@ -216,6 +291,7 @@ ef_ws_open(const char *url, uint64_t deadline_ms, struct ef_ws **ret_ws, struct 
     ef_buf_init(&ws->inbox, EF_WS_BYTES_MAX);
     ef_buf_init(&ws->pending, EF_WS_BYTES_MAX);
     ws->closed = true; /* until the first receive */
+    ws->fd = -1;
     rv = nng_aio_alloc(&ws->receive, receive_done, ws);
     if (rv == 0)
         rv = nng_aio_alloc(&ws->send, send_done, ws);
@@ -229,6 +305,7 @@ ef_ws_open(const char *url, uint64_t deadline_ms, struct ef_ws **ret_ws, struct 
     }
     nng_aio_set_timeout(ws->receive, NNG_DURATION_INFINITE);
     nng_aio_set_timeout(ws->send, NNG_DURATION_INFINITE);
+    ws->fd = find_fd(ws->stream);
     ws->closed = false;
     start_receive(ws);
     *ret_ws = ws;
@@ -278,13 +355,7 @@ ef_ws_free(struct ef_ws *ws)
 uint16_t
 ef_ws_local_port(const struct ef_ws *ws)
 {
-    nng_sockaddr addr;
-
-    if (nng_stream_get_addr(ws->stream, NNG_OPT_LOCADDR, &addr) != 0)
-        return 0;
-    if (addr.s_family == NNG_AF_INET)
-        return ntohs(addr.s_in.sa_port);
-    return addr.s_family == NNG_AF_INET6 ? ntohs(addr.s_in6.sa_port) : 0;
+    return nng_port(ws->stream, NNG_OPT_LOCADDR);
 }
 
 void
@@ -390,6 +461,23 @@ take_inbox(struct ef_ws *ws)
     return fits;
 }
 
+/* Waits until bytes came, the stream is closed, or the deadline. With the lock. */
+static void
+await_bytes(struct ef_ws *ws, ef_mono_ns deadline)
+{
+    while (ws->inbox.len == 0 && !ws->closed) {
+        ef_mono_ns now = ef_mono_now(), look = {now.ns + LOOK_NS};
+        if (has_hung_up(ws)) {
+            ws->closed = true;
+            ws->closed_rv = NNG_ECONNSHUT;
+        } else if (look.ns < deadline.ns) {
+            wait_change(ws, look);
+        } else if (!wait_change(ws, deadline)) {
+            return;
+        }
+    }
+}
+
 /* Waits for bytes and takes them. */
 static ef_rc
 more_bytes(struct ef_ws *ws, ef_mono_ns deadline, ef_mono_ns *ret_arrived, struct ef_err *err)
@@ -398,8 +486,7 @@ more_bytes(struct ef_ws *ws, ef_mono_ns deadline, ef_mono_ns *ret_arrived, struc
     int rv;
 
     pthread_mutex_lock(&ws->lock);
-    while (ws->inbox.len == 0 && !ws->closed && wait_change(ws, deadline))
-        continue;
+    await_bytes(ws, deadline);
     some = ws->inbox.len > 0;
     if (some)
         fits = take_inbox(ws);

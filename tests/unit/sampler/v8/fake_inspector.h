@@ -24,6 +24,7 @@
 enum fake_act {
     FAKE_ANSWER,  /* `text`, or {"id":N,"result":{}} when NULL */
     FAKE_SILENT,  /* no answer */
+    FAKE_LAST,    /* answers like FAKE_ANSWER, and closes at once */
     FAKE_HANG_UP, /* closes without a close frame: 1006 */
 };
 
@@ -277,9 +278,11 @@ fake_serve_socket(struct fake *fake, int fd)
             return;
         if (rule.before != NULL)
             fake_send_text(fd, rule.before, id, 0);
-        if (rule.act == FAKE_ANSWER)
+        if (rule.act == FAKE_ANSWER || rule.act == FAKE_LAST)
             fake_send_text(fd, rule.text != NULL ? rule.text : "{\"id\":$,\"result\":{}}", id,
                            rule.fragment_bytes);
+        if (rule.act == FAKE_LAST)
+            return;
     }
 }
 

@@ -66,7 +66,7 @@ teardown(void **state)
 static void
 begin(struct fixture *f)
 {
-    struct ef_session_options options = {.inspector = f->fake->address, .deadline_ms = 1000};
+    struct ef_session_options options = {.inspector = f->fake->address, .deadline_ms = 60000};
 
     fake_start(f->fake);
     assert_int_equal(f->ops->open(&options, &f->session, &f->err), EF_OK);
@@ -198,7 +198,7 @@ exiting_process_is_left_even_when_nobody_polls(void **state)
     assert_int_equal(fake_sockets_open(f->fake), 1);
     fake_await_quiet(f->fake);
     assert_true(ef_mono_since(begun, ef_mono_now()).ns > EF_NS_PER_S);
-    assert_true(ef_mono_since(begun, ef_mono_now()).ns < 8 * EF_NS_PER_S);
+    assert_true(ef_mono_since(begun, ef_mono_now()).ns < 60 * EF_NS_PER_S);
     assert_int_equal(f->ops->poll(f->session, &exiting, &f->err), EF_ECLOSED);
 }
 

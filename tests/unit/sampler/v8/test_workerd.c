@@ -61,13 +61,19 @@ setup(void **state)
 }
 
 static void
-begin(struct fixture *f)
+begin_with(struct fixture *f, uint64_t deadline_ms)
 {
     struct ef_session_options options = {
-        .inspector = f->fake->address, .id = "alpha", .deadline_ms = 400};
+        .inspector = f->fake->address, .id = "alpha", .deadline_ms = deadline_ms};
 
     fake_start(f->fake);
     assert_int_equal(f->ops->open(&options, &f->session, &f->err), EF_OK);
+}
+
+static void
+begin(struct fixture *f)
+{
+    begin_with(f, 60000); /* a loaded machine must not look like a busy isolate */
 }
 
 static int
@@ -200,7 +206,7 @@ nothing_is_sent_after_an_unanswered_stop(void **state)
     struct fixture *f = *state;
 
     fake_rule(f->fake, (struct fake_rule){.method = "Profiler.stop", .act = FAKE_SILENT});
-    begin(f);
+    begin_with(f, 300);
     assert_int_equal(start(f), EF_ETIMEOUT);
     fake_await_quiet(f->fake);
     assert_string_equal(log_of(f), "Profiler.stop ");
@@ -291,7 +297,7 @@ profiles_that_are_none_are_refused(void **state)
     struct fixture *f = *state;
     static const char *const bad[] = {
         "{\"id\":$,\"result\":{\"profile\":[]}}", "{\"id\":$,\"result\":{\"profile\":{}}}",
-        "{\"id\":$,\"result\":{\"profile\":{\"nodes\":[{\"id\":1}}}}",
+        "{\"id\":$,\"result\":{\"profile\":{\"nodes\":[{\"id\":1}}}}}",
         "{\"id\":$,\"result\":{\"profile\":{\"nodes\":7,\"startTime\":-1e300}}}"};
 
     for (size_t i = 0; i < EF_COUNT_OF(bad); i++)
@@ -340,11 +346,6 @@ five_megabytes_in_many_frames_arrive_whole(void **state)
     fake_rule(f->fake,
               (struct fake_rule){.method = "Profiler.stop", .text = text, .fragment_bytes = 7001});
     begin(f);
-    ef_cpu_profile_fini(&f->cpu);
-    f->ops->close(f->session);
-    struct ef_session_options options = {
-        .inspector = f->fake->address, .id = "", .deadline_ms = 20000};
-    assert_int_equal(f->ops->open(&options, &f->session, &f->err), EF_OK);
     assert_int_equal(start(f), EF_OK);
     assert_int_equal(f->cpu.hits, 720000);
     assert_true(f->cpu.slice_count >= 72);
@@ -417,7 +418,7 @@ handshake_that_hangs_is_a_timeout(void **state)
     struct fixture *f = *state;
 
     f->fake->mute_handshake = true;
-    begin(f);
+    begin_with(f, 300);
     for (int i = 0; i < 3; i++)
         assert_int_equal(start(f), EF_ETIMEOUT);
     fake_await_quiet(f->fake);
@@ -631,6 +632,26 @@ poll_tells_when_the_target_closes_a_heap_window(void **state)
     assert_int_equal(f->ops->poll(f->session, &exiting, &f->err), EF_OK);
 }
 
+/* Goal: a close right behind a message is seen. nng 1.5.2 loses it when it comes between two
+ * receives, and then the next one never ends. */
+static void
+close_right_behind_a_message_is_seen(void **state)
+{
+    struct fixture *f = *state;
+    bool exiting;
+
+    fake_rule(f->fake,
+              (struct fake_rule){.method = "HeapProfiler.startSampling", .act = FAKE_LAST});
+    begin(f);
+    for (int i = 0; i < 20; i++) {
+        ef_rc rc = f->ops->heap_start(f->session, EF_HEAP_ALLOC, 524288, &f->err);
+        assert_int_equal(rc, EF_OK);
+        while (rc == EF_OK)
+            rc = f->ops->poll(f->session, &exiting, &f->err);
+        assert_int_equal(rc, EF_ECLOSED);
+    }
+}
+
 /* Goal: many visits neither leak nor crash (run under a sanitizer or valgrind). */
 static void
 many_visits_leave_nothing_behind(void **state)
@@ -679,6 +700,7 @@ main(void)
         T(heap_intervals_out_of_bounds_are_refused),
         T(stop_ends_the_profile_once_and_does_nothing_when_nothing_runs),
         T(poll_tells_when_the_target_closes_a_heap_window),
+        T(close_right_behind_a_message_is_seen),
         T(many_visits_leave_nothing_behind),
     };
     return cmocka_run_group_tests_name("sampler/v8/workerd", tests, NULL, NULL);
