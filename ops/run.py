@@ -19,6 +19,7 @@ import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BIN = os.path.join(ROOT, "build/bin")
+GUARD = os.path.join(ROOT, "build/lib/libeverflame-guard.so")  # see sampler/v8/inside/README.md
 DEMO = os.path.join(ROOT, "ops/demo")
 WORKERD = os.path.join(DEMO, "node_modules/@cloudflare/workerd-linux-64/bin/workerd")
 # Requests per second of each service: together about 0.4 of a core, whatever the machine has.
@@ -173,7 +174,8 @@ class Demo:
         # Port 0 and the control pipe are the only safe way: with a busy inspector port workerd would never serve.
         read_end, write_end = os.pipe()
         workerd = self.ef.start("workerd", [WORKERD, "serve", "shop.capnp", "--inspector-addr=127.0.0.1:0",
-                                            f"--control-fd={write_end}"], cwd=folder, pass_fds=(write_end,))
+                                            f"--control-fd={write_end}"], cwd=folder, pass_fds=(write_end,),
+                                env={**os.environ, "LD_PRELOAD": GUARD})
         os.close(write_end)
         self.ports["workerd_inspector"] = self.inspector_port(workerd, read_end)
         node = self.ef.start("node", ["node", f"--inspect=127.0.0.1:{self.ports['node_inspector']}",

@@ -14,6 +14,7 @@ import urllib.request
 
 ROOT = os.environ.get("EF_SOURCE_DIR") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("EF_BIN_DIR", os.path.join(ROOT, "build/bin"))
+GUARD = os.path.join(os.path.dirname(BIN), "lib/libeverflame-guard.so")
 WORKERD = os.path.join(ROOT, "ops/demo/node_modules/@cloudflare/workerd-linux-64/bin/workerd")
 
 # A dead branch too big to inline keeps the frame of a function in V8's profiles.
@@ -112,9 +113,10 @@ class Child:
 
 
 class Workerd(Child):
-    """services: {service name: JavaScript}. ports[name] is the service's HTTP port, inspector the inspector's."""
+    """services: {service name: JavaScript}. ports[name] is the service's HTTP port, inspector the inspector's. guard: started with
+    the exit guard, as the README asks for."""
 
-    def __init__(self, folder, services, name="workerd", inspector=True, watch=False):
+    def __init__(self, folder, services, name="workerd", inspector=True, watch=False, guard=True):
         os.makedirs(folder, exist_ok=True)
         self.folder = folder
         self.files = {}
@@ -136,7 +138,8 @@ class Workerd(Child):
             args.append("--inspector-addr=127.0.0.1:0")  # 0: a busy port would keep workerd from ever serving.
         if watch:
             args.append("--watch")
-        super().__init__(name, args, folder, cwd=folder, pass_fds=(write_end,))
+        environment = {**os.environ, **({"LD_PRELOAD": GUARD} if guard else {})}
+        super().__init__(name, args, folder, cwd=folder, pass_fds=(write_end,), env=environment)
         os.close(write_end)
         seen = b""
         os.set_blocking(read_end, False)
