@@ -1,11 +1,15 @@
 /*
- * Decides which thread does what: one takes messages out of nng, one decodes and applies them, one
- * answers sync requests, one probes the listeners.
+ * Decides which thread does what: a callback in nng's threads puts messages into the queue, one
+ * thread decodes and applies them, one answers sync requests, one probes the listeners. No thread
+ * of ours ever waits inside nng.
  */
 #include "collector/ingest/ingest.h"
 
+#include "collector/ingest/closer.h"
 #include "collector/ingest/listener.h"
 #include "collector/ingest/queue.h"
+#include "collector/ingest/receiver.h"
+#include "collector/ingest/replier.h"
 #include "proto/base/metric.h"
 #include "proto/base/time.h"
 
@@ -16,6 +20,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define QUEUE_BYTES (UINT64_C(16) << 20)
 #define QUEUE_MESSAGES 8192u
@@ -23,8 +28,12 @@
 #define RECEIVE_MESSAGES_MAX 8192u /* nng's own limit */
 #define PROBE_MS 5000u
 #define REFUSED_SAY_NS (INT64_C(10) * EF_NS_PER_S)
-#define PRESSURE_NS (INT64_C(1) * EF_NS_PER_S) /* between flushes of our own when memory is full   \
-                                                */
+#define PRESSURE_NS                                                                                \
+    (INT64_C(1) * EF_NS_PER_S) /* between flushes of our own when memory is full                   \
+                                */
+#define QUIET_MS 50 /* see closer.h: peers have one request under way, which is not answered */
+#define CLOSE_WAIT_MS 400
+#define PROBE_JOIN_S 3 /* two probes of a second each may be under way */
 /* SP protocol numbers (nng/protocol.h of the peers): PUB 2.0, SUB 2.1, REQ 3.0, REP 3.1. */
 #define SP_PUB 0x20
 #define SP_SUB 0x21
@@ -42,13 +51,17 @@ struct ef_ingest {
     struct ef_listener sub, rep;
     struct ef_queue queue;
     struct ef_wire_reader *batch_reader, *sync_reader;
-    struct ef_buf reply; /* sync thread */
-    pthread_t receive_thread, apply_thread, sync_thread, probe_thread;
-    bool receiving, applying, syncing, probing; /* threads that were started */
+    struct ef_buf reply;          /* sync thread */
+    struct ef_receiver *requests; /* sync thread */
+    struct ef_replier *replier;   /* sync thread */
+    nng_aio *batches;             /* the receive under way on the SUB socket */
+    pthread_t apply_thread, sync_thread, probe_thread;
+    bool applying, syncing, probing; /* threads that were started */
     bool sub_open, rep_open, queue_open;
     pthread_mutex_t lock; /* guards `closing` */
     pthread_cond_t closed;
     bool closing;
+    bool hung; /* nng did not let go of the sockets: our memory must stay */
     struct refusals apply_refusals, sync_refusals;
     int64_t pressure_ns; /* apply thread: last flush for want of memory */
     _Atomic uint64_t messages, bytes, applied, duplicate, parked;
@@ -185,17 +198,18 @@ apply_main(void *arg)
     return NULL;
 }
 
-static void *
-receive_main(void *arg)
+/* In a thread of nng: a batch has come. Takes it and begins the next receive. */
+static void
+on_batch(void *arg)
 {
     struct ef_ingest *ingest = arg;
+    int error = nng_aio_result(ingest->batches);
     nng_msg *message;
-    int error;
 
-    /* Other errors than a closed socket are of one message or of memory: we go on. */
-    while ((error = nng_recvmsg(ingest->sub.socket, &message, 0)) != NNG_ECLOSED) {
-        if (error != 0)
-            continue;
+    if (error == NNG_ECLOSED || error == NNG_ECANCELED)
+        return;
+    if (error == 0) { /* other errors are of one message, or of memory: we go on */
+        message = nng_aio_get_msg(ingest->batches);
         count(&ingest->messages);
         atomic_fetch_add_explicit(&ingest->bytes, nng_msg_len(message), memory_order_relaxed);
         ef_metric_add(EF_METRIC_ingest_messages_total, 1);
@@ -205,7 +219,7 @@ receive_main(void *arg)
             ef_metric_add(EF_METRIC_ingest_refused_busy_total, 1);
         }
     }
-    return NULL;
+    nng_recv_aio(ingest->sub.socket, ingest->batches);
 }
 
 /* ---- sync ---- */
@@ -259,11 +273,10 @@ handle_request(struct ef_ingest *ingest, nng_msg *message)
         say_refused(ingest, &ingest->sync_refusals, &err);
     }
     nng_msg_clear(message);
-    /* Not blocking: a peer that does not read its replies must not hold up the others. Its reply is
-     * dropped and it asks again. */
-    if (nng_msg_append(message, ingest->reply.data, ingest->reply.len) != 0 ||
-        nng_sendmsg(ingest->rep.socket, message, NNG_FLAG_NONBLOCK) != 0)
-        nng_msg_free(message);
+    if (nng_msg_append(message, ingest->reply.data, ingest->reply.len) == 0)
+        ef_replier_send(ingest->replier, ingest->rep.socket, message);
+    else
+        nng_msg_free(message); /* no memory: REQ asks again */
 }
 
 static void *
@@ -271,12 +284,9 @@ sync_main(void *arg)
 {
     struct ef_ingest *ingest = arg;
     nng_msg *message;
-    int error;
 
-    while ((error = nng_recvmsg(ingest->rep.socket, &message, 0)) != NNG_ECLOSED) {
-        if (error == 0)
-            handle_request(ingest, message);
-    }
+    while ((message = ef_receiver_get(ingest->requests)) != NULL)
+        handle_request(ingest, message);
     return NULL;
 }
 
@@ -363,7 +373,13 @@ open_sub(struct ef_ingest *ingest, struct ef_err *err)
     }
     rc = ef_listener_open(&ingest->sub, socket, SP_SUB, SP_PUB, ingest->options.ingest_url, err);
     ingest->sub_open = rc == EF_OK;
-    return rc;
+    if (rc != EF_OK)
+        return rc;
+    error = nng_aio_alloc(&ingest->batches, on_batch, ingest);
+    if (error != 0)
+        return nng_failed(error, "cannot receive batches", err);
+    nng_aio_set_timeout(ingest->batches, NNG_DURATION_INFINITE);
+    return EF_OK;
 }
 
 static ef_rc
@@ -382,7 +398,10 @@ open_rep(struct ef_ingest *ingest, struct ef_err *err)
     }
     rc = ef_listener_open(&ingest->rep, socket, SP_REP, SP_REQ, ingest->options.sync_url, err);
     ingest->rep_open = rc == EF_OK;
-    return rc;
+    if (rc != EF_OK)
+        return rc;
+    ingest->requests = ef_receiver_open(socket);
+    return ingest->requests != NULL ? EF_OK : ef_err_set(err, EF_ENOMEM, "no memory for requests");
 }
 
 static bool
@@ -396,7 +415,6 @@ static ef_rc
 start_threads(struct ef_ingest *ingest, struct ef_err *err)
 {
     if (start(&ingest->apply_thread, &ingest->applying, apply_main, ingest) &&
-        start(&ingest->receive_thread, &ingest->receiving, receive_main, ingest) &&
         start(&ingest->sync_thread, &ingest->syncing, sync_main, ingest) &&
         start(&ingest->probe_thread, &ingest->probing, probe_main, ingest))
         return EF_OK;
@@ -452,6 +470,8 @@ ef_ingest_open(const struct ef_ingest_options *options, struct ef_aggregate *agg
         rc = ef_wire_reader_open(options->keys, &ingest->batch_reader, err);
     if (rc == EF_OK)
         rc = ef_wire_reader_open(options->keys, &ingest->sync_reader, err);
+    if (rc == EF_OK && (ingest->replier = ef_replier_open()) == NULL)
+        rc = ef_err_set(err, EF_ENOMEM, "no memory for replies");
     if (rc == EF_OK)
         rc = open_sub(ingest, err);
     if (rc == EF_OK)
@@ -462,6 +482,7 @@ ef_ingest_open(const struct ef_ingest_options *options, struct ef_aggregate *agg
         ef_ingest_free(ingest);
         return rc;
     }
+    nng_recv_aio(ingest->sub.socket, ingest->batches);
     *ret_ingest = ingest;
     return EF_OK;
 }
@@ -509,10 +530,26 @@ ef_ingest_close(struct ef_ingest *ingest)
     pthread_cond_broadcast(&ingest->closed);
     if (ingest->queue_open)
         ef_queue_close(&ingest->queue);
-    if (ingest->sub_open)
-        ef_listener_close(&ingest->sub);
-    if (ingest->rep_open)
-        ef_listener_close(&ingest->rep);
+    if (ingest->requests != NULL)
+        ef_receiver_close(ingest->requests);
+}
+
+/* After the threads that use the sockets have ended. */
+static void
+close_sockets(struct ef_ingest *ingest)
+{
+    const struct timespec pause = {0, QUIET_MS * 1000000L};
+    struct ef_listener *listeners[2];
+    size_t open = 0;
+
+    if (ingest->sub_open && ingest->sub.open)
+        listeners[open++] = &ingest->sub;
+    if (ingest->rep_open && ingest->rep.open)
+        listeners[open++] = &ingest->rep;
+    if (open == 0 || ingest->hung)
+        return;
+    nanosleep(&pause, NULL);
+    ingest->hung = !ef_close_listeners(listeners, open, CLOSE_WAIT_MS);
 }
 
 static void
@@ -523,14 +560,31 @@ join(pthread_t thread, bool *started)
     *started = false;
 }
 
+/* It may be closing a listener, which hangs as closing a socket does. */
+static void
+join_probe(struct ef_ingest *ingest)
+{
+    struct timespec until;
+
+    if (!ingest->probing)
+        return;
+    ingest->probing = false;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += PROBE_JOIN_S;
+    if (pthread_clockjoin_np(ingest->probe_thread, NULL, CLOCK_MONOTONIC, &until) == 0)
+        return;
+    pthread_detach(ingest->probe_thread);
+    ingest->hung = true;
+}
+
 void
 ef_ingest_stop(struct ef_ingest *ingest)
 {
     ef_ingest_close(ingest);
-    join(ingest->receive_thread, &ingest->receiving);
     join(ingest->apply_thread, &ingest->applying);
     join(ingest->sync_thread, &ingest->syncing);
-    join(ingest->probe_thread, &ingest->probing);
+    join_probe(ingest);
+    close_sockets(ingest);
 }
 
 void
@@ -539,6 +593,11 @@ ef_ingest_free(struct ef_ingest *ingest)
     if (ingest == NULL)
         return;
     ef_ingest_stop(ingest);
+    if (ingest->hung)
+        return; /* nng may still call back: all of it stays until the process ends */
+    if (ingest->batches != NULL)
+        nng_aio_free(ingest->batches);
+    ef_receiver_free(ingest->requests);
     if (ingest->sub_open)
         ef_listener_fini(&ingest->sub);
     if (ingest->rep_open)
@@ -547,6 +606,7 @@ ef_ingest_free(struct ef_ingest *ingest)
         ef_queue_fini(&ingest->queue);
     ef_wire_reader_free(ingest->batch_reader);
     ef_wire_reader_free(ingest->sync_reader);
+    ef_replier_free(ingest->replier);
     ef_buf_fini(&ingest->reply);
     pthread_cond_destroy(&ingest->closed);
     pthread_mutex_destroy(&ingest->lock);

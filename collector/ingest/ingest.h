@@ -3,12 +3,12 @@
  *
  * Invariants: what cannot be decoded, or is not authentic, is refused and counted and disturbs
  * nobody else. What is received and not yet applied is bounded in bytes: above that the newest
- * batch is dropped (it is not acknowledged, so it comes again). Sockets have no receive timeout
- * and no cancelled operation while traffic flows (nng 1.5.2 crashes then); they end by being
- * closed. A listener that no longer accepts connections (nng 1.5.2, fixed in 1.6.0) is found by a
- * probe and opened anew.
+ * batch is dropped (it is not acknowledged, so it comes again). No operation of a socket has a
+ * timeout or is cancelled (nng 1.5.2 crashes then); it ends by closing the socket, which nng 1.5.2
+ * does not always survive either (closer.h): what hangs is left behind. A listener that no longer
+ * accepts connections (nng 1.5.2, fixed in 1.6.0) is found by a probe and opened anew.
  *
- * Threads: four of its own (receive, apply, sync, probe). Functions below from any thread; open
+ * Threads: three of its own (apply, sync, probe), and nng's. Functions below from any thread; open
  * and free once each. Not usable in a forked child of the process that opened it.
  */
 #ifndef COLLECTOR_INGEST_INGEST_H
@@ -60,9 +60,10 @@ EF_MUST_USE ef_rc ef_ingest_open(const struct ef_ingest_options *options,
 const char *ef_ingest_url(const struct ef_ingest *ingest);
 const char *ef_ingest_sync_url(const struct ef_ingest *ingest);
 void ef_ingest_get_stat(struct ef_ingest *ingest, struct ef_ingest_stat *ret_stat);
-/* Closes the sockets; batches received are not applied any more. May be called twice. */
+/* Receives, applies and answers nothing more. May be called twice; does not wait. */
 void ef_ingest_close(struct ef_ingest *ingest);
-/* Waits for the threads; the batch and the request under way are finished. Closes if nobody did. */
+/* Waits for the threads; the batch and the request under way are finished. Closes if nobody did.
+ * Takes 50 ms, or 450 when nng hangs. One thread. */
 void ef_ingest_stop(struct ef_ingest *ingest);
 /* Stops if nobody did. NULL is fine. */
 void ef_ingest_free(struct ef_ingest *ingest);
