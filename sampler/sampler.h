@@ -135,6 +135,9 @@ struct ef_sampler_ops {
     bool stays_attached; /* true: sampling ends when the connection does */
     /* hits × interval ÷ process CPU below which a target confined to one CPU is starved. */
     double starved_ratio;
+    /* What the name of the mapped library holds that lets a process exit well while it is sampled;
+     * without it the agent samples slowly. NULL: not needed. */
+    const char *exit_guard;
 };
 
 /* By runtime name; NULL when unknown. */

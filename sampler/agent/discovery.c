@@ -454,3 +454,60 @@ ef_discovery_cpu(const char *root, int pid, int64_t *ret_ns)
         (int64_t)((double)(user + kernel) / (double)sysconf(_SC_CLK_TCK) * (double)EF_NS_PER_S);
     return true;
 }
+
+bool
+ef_discovery_maps(const char *root, int pid, const char *library)
+{
+    char path[PATH_BYTES], *line = NULL;
+    size_t room = 0;
+    bool found = false;
+    FILE *file;
+
+    snprintf(path, sizeof(path), "%s/proc/%d/maps", root, pid);
+    file = fopen(path, "r");
+    if (file == NULL)
+        return false;
+    while (!found && getline(&line, &room, file) > 0) {
+        const char *name = strrchr(line, '/'); /* names of mappings without a file have none */
+        found = name != NULL && strstr(name, library) != NULL;
+    }
+    free(line);
+    fclose(file);
+    return found;
+}
+
+/* "<ns on a CPU> <ns runnable, waiting> <slices>", by the scheduler. */
+static bool
+read_schedstat(const char *root, int pid, const char *tid, struct ef_thread_time *ret)
+{
+    char path[PATH_BYTES], buf[128], *end;
+
+    snprintf(path, sizeof(path), "%s/proc/%d/task/%.16s/schedstat", root, pid, tid);
+    if (read_file(path, buf, sizeof(buf)) <= 0)
+        return false;
+    ret->tid = (int)strtol(tid, NULL, 10);
+    ret->run_ns = strtoll(buf, &end, 10);
+    ret->wait_ns = strtoll(end, NULL, 10);
+    return ret->tid > 0;
+}
+
+size_t
+ef_discovery_threads(const char *root, int pid, struct ef_thread_time *threads, size_t threads_max)
+{
+    char path[PATH_BYTES];
+    struct dirent *entry;
+    size_t count = 0;
+    DIR *folder;
+
+    snprintf(path, sizeof(path), "%s/proc/%d/task", root, pid);
+    folder = opendir(path);
+    if (folder == NULL)
+        return 0;
+    while (count < threads_max && (entry = readdir(folder)) != NULL) {
+        if (isdigit((unsigned char)entry->d_name[0]) &&
+            read_schedstat(root, pid, entry->d_name, &threads[count]))
+            count++;
+    }
+    closedir(folder);
+    return count;
+}

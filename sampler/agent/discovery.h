@@ -11,7 +11,10 @@
 #include "proto/base/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+#include "sampler/agent/usage.h"
 
 /* The process that listens on host:port here; 0 = nobody, not here, or not visible to us. The hint
  * (0 = none) is looked at first, which saves the walk over all processes. */
@@ -37,6 +40,12 @@ EF_MUST_USE ef_rc ef_discovery_wake_node(const char *root, int pid, ef_discovery
 int ef_discovery_send_signal(void *arg, int pid, int number);
 /* Whether the process may use at most one CPU: affinity, cpuset, or cpu.max of its cgroups (v2). */
 bool ef_discovery_confined(const char *root, int pid);
+/* Whether a mapped file of the process has this in its name. False when it may not be seen. */
+bool ef_discovery_maps(const char *root, int pid, const char *library);
+/* Run and wait times of its threads; at most threads_max, gives how many. 0: it is gone, or the
+ * kernel does not tell. */
+size_t ef_discovery_threads(const char *root, int pid, struct ef_thread_time *threads,
+                            size_t threads_max);
 /* CPU time of the process, ended threads included. By its CPU clock (ns), else by /proc/<pid>/stat
  * (ticks). False when it is gone. */
 bool ef_discovery_cpu(const char *root, int pid, int64_t *ret_ns);

@@ -66,10 +66,11 @@ ef_fragment_cpu(const struct ef_world *world, const struct ef_source *source,
     fragment.profile_type = 1;
     fragment.interval = cpu->interval_ns;
     fragment.interval_measured = cpu->interval_measured_ns;
-    fragment.weight_milli = weight_milli;
     for (size_t i = 0; i < cpu->slice_count && rc == EF_OK; i++) {
         const struct ef_slice *slice = &cpu->slices[i];
-        fragment.stratum = ef_usage_is_hot(ef_usage_find(usage, slice->start_ns));
+        const struct ef_usage_bucket *bucket = ef_usage_find(usage, slice->start_ns);
+        fragment.stratum = ef_usage_is_hot(bucket);
+        fragment.weight_milli = weight_milli * ef_usage_run_milli(bucket) / 1000;
         fragment.pause_ns = i + 1 == cpu->slice_count ? (uint64_t)gauges->pause_ns : 0;
         rc = add_slice(world, &fragment, cpu, slice, err);
     }

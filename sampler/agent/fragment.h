@@ -15,7 +15,8 @@ struct ef_fragment_gauges {
 };
 
 /* One fragment for each slice; a slice without hits is published too: it was covered. The value of
- * a sample is its hits × the planned interval. The pause goes with the last slice. */
+ * a sample is its hits × the planned interval; what of it was CPU time and not waiting for a CPU is
+ * in the slice's weight, times weight_milli. The pause goes with the last slice. */
 EF_MUST_USE ef_rc ef_fragment_cpu(const struct ef_world *world, const struct ef_source *source,
                                   const struct ef_cpu_profile *cpu, uint64_t weight_milli,
                                   const struct ef_usage_ring *usage,

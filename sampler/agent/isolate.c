@@ -182,11 +182,36 @@ failed(struct ef_isolate *isolate, const char *doing, ef_rc rc, const struct ef_
 }
 
 static void
+add_guard_message(struct ef_isolate *isolate)
+{
+    struct ef_target *target = isolate->target;
+    const char *guard = ops_of(isolate)->exit_guard;
+    char given_up[128];
+
+    snprintf(given_up, sizeof(given_up), "%.125s%s", isolate->message,
+             isolate->message[0] != '\0' ? "; " : "");
+    snprintf(isolate->message, sizeof(isolate->message),
+             "%sslow ticks because no exit guard is seen in it; preload %s.so for the normal rate",
+             given_up, guard);
+    if (target->told_unguarded)
+        return;
+    target->told_unguarded = true;
+    EF_LOG(
+        TARGET_UNGUARDED,
+        "%s: no exit guard is seen in its process (%d, 0 = not found), so a SIGTERM might end it "
+        "with another exit status; sampled with slow ticks; start it with LD_PRELOAD=%s.so for "
+        "the normal rate",
+        target->inspector, target->pid, guard);
+}
+
+static void
 succeeded(struct ef_isolate *isolate)
 {
     isolate->failures = 0;
     isolate->retry_ns = 0;
     set_state(isolate, EF_ISOLATE_SAMPLING, isolate->plan.reason);
+    if (isolate->plan.guard_missing)
+        add_guard_message(isolate);
 }
 
 /* --- the account ----------------------------------------------------------------------------- */
@@ -277,6 +302,7 @@ facts_of(const struct ef_isolate *isolate)
         .overlap = overlaps(isolate),
         .heap_attached = target->ops->stays_attached,
         .devtools = sampling->devtools,
+        .unguarded = target->unguarded,
         .interval_fixed_ns = sampling->interval_ns,
         .rotation_fixed_ns = sampling->rotation_ns,
         .starts = isolate->starts,

@@ -97,6 +97,9 @@ struct ef_target {
     const struct ef_sampler_ops *ops; /* NULL = not known yet */
     char inspector[EF_AGENT_ADDRESS_BYTES + 8];
     int pid;
+    int guard_pid;  /* the process the two below are about; 0 = none looked at yet */
+    bool unguarded; /* needs an exit guard, and none is seen */
+    bool told_unguarded;
     bool confined;
 
     struct ef_isolate **isolates;
@@ -111,6 +114,7 @@ struct ef_target {
 
     int64_t cpu_before_ns, cpu_at_ns; /* last reading: CPU, monotonic; -1 = none */
     double cores;                     /* of the last reading */
+    struct ef_contention contention;
     struct ef_hot hot;
     int64_t hot_since_ns, triggered_ns; /* 0 = not */
     bool spell_triggered;

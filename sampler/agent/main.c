@@ -79,6 +79,20 @@ world_confined(void *arg, int pid)
     return ef_discovery_confined("", pid);
 }
 
+static size_t
+world_threads(void *arg, int pid, struct ef_thread_time *threads, size_t threads_max)
+{
+    (void)arg;
+    return ef_discovery_threads("", pid, threads, threads_max);
+}
+
+static bool
+world_maps(void *arg, int pid, const char *library)
+{
+    (void)arg;
+    return ef_discovery_maps("", pid, library);
+}
+
 static int
 refuse_signal(void *arg, int pid, int number)
 {
@@ -409,6 +423,8 @@ serve(struct program *program, struct ef_err *err)
         .process_cpu = world_cpu,
         .pid_of = world_pid_of,
         .confined = world_confined,
+        .threads = world_threads,
+        .maps = world_maps,
         .wake = world_wake,
         .sampler = world_sampler,
         .add_fragment = world_fragment,

@@ -55,6 +55,7 @@ struct ef_plan_facts {
     bool overlap;       /* rotates without a pause (Node, evaluate allowed) */
     bool heap_attached; /* heap sampling may stay on (Node); otherwise in windows (workerd) */
     bool devtools;
+    bool unguarded; /* its exit may fail while a profile runs (workerd without the guard) */
     uint64_t interval_fixed_ns, rotation_fixed_ns; /* 0 = auto */
     struct ef_plan_pauses starts, fetches;
     uint64_t heap_used_bytes;
@@ -81,6 +82,7 @@ struct ef_plan {
     uint64_t heap_window_ns; /* 0 = stays on */
     int64_t heap_pause_ns;   /* expected of the next fetch */
     const char *reason;      /* why off or less than asked for; "" = nothing given up */
+    bool guard_missing;      /* ticks are slow because facts.unguarded */
 };
 
 /* The next start's pause: the largest of the last three, or the list price by heap size. */

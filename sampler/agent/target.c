@@ -206,9 +206,24 @@ reset_all(struct ef_target *target)
     for (size_t i = 0; i < target->isolate_count; i++)
         ef_isolate_reset(target->isolates[i]);
     target->cpu_before_ns = -1;
+    target->contention.count = 0;
     memset(&target->hot, 0, sizeof(target->hot));
     target->hot_since_ns = 0;
     target->starved_until_ns = 0;
+}
+
+/* Before any profile begins: a process that cannot be seen counts as one without the guard. */
+static void
+look_for_guard(struct ef_target *target)
+{
+    const char *guard = target->ops->exit_guard;
+
+    if (target->pid == target->guard_pid && target->pid != 0)
+        return;
+    target->guard_pid = target->pid;
+    target->unguarded =
+        guard != NULL &&
+        (target->pid == 0 || !target->world->maps(target->world->arg, target->pid, guard));
 }
 
 /* Another process behind the same port is a restart; workerd's ids stay the same then. */
@@ -229,6 +244,7 @@ find_pid(struct ef_target *target)
     if (pid != target->pid)
         target->confined_ns = 0;
     target->pid = pid;
+    look_for_guard(target);
 }
 
 static void
@@ -321,6 +337,17 @@ follow_spell(struct ef_target *target, bool hot, int64_t now_ns)
         target->hot_since_ns = 0;
 }
 
+/* Those that a bucket's CPU can be booked on: it is split among them, so nothing gets lost. */
+static uint32_t
+count_named(const struct ef_target *target)
+{
+    uint32_t count = 0;
+
+    for (size_t i = 0; i < target->isolate_count; i++)
+        count += target->isolates[i]->instance[0] != '\0';
+    return count;
+}
+
 static void
 publish_bucket(struct ef_target *target, const struct ef_usage_bucket *bucket)
 {
@@ -336,7 +363,7 @@ publish_bucket(struct ef_target *target, const struct ef_usage_bucket *bucket)
             .cpu_ns = (uint64_t)bucket->cpu_ns,
             .hot_span_ns = hot ? (uint64_t)bucket->span_ns : 0,
             .hot_cpu_ns = hot ? (uint64_t)bucket->cpu_ns : 0,
-            .isolates = (uint32_t)target->isolate_count,
+            .isolates = count_named(target),
         };
         if (isolate->instance[0] == '\0')
             continue; /* not acquainted yet: nobody to book it on */
@@ -369,10 +396,19 @@ publish_usage(struct ef_target *target, bool all)
 }
 
 static void
+read_threads(struct ef_target *target, struct ef_usage_reading *reading)
+{
+    struct ef_thread_time threads[EF_THREADS_MAX];
+    size_t count = target->world->threads(target->world->arg, target->pid, threads, EF_THREADS_MAX);
+
+    ef_contention_add(&target->contention, threads, count, &reading->run_ns, &reading->wait_ns);
+}
+
+static void
 read_cpu(struct ef_target *target, int64_t now_ns)
 {
     int64_t cpu_ns, wall_ns = target->world->wall(target->world->arg).ns, span_ns, used_ns;
-    bool hot;
+    struct ef_usage_reading reading = {0};
 
     if (target->pid == 0)
         return;
@@ -382,13 +418,17 @@ read_cpu(struct ef_target *target, int64_t now_ns)
         target->cpu_before_ns = -1;
         return;
     }
+    read_threads(target, &reading);
     span_ns = now_ns - target->cpu_at_ns;
     used_ns = cpu_ns - target->cpu_before_ns;
     if (target->cpu_before_ns >= 0 && used_ns >= 0 && span_ns > 0) {
         target->cores = (double)used_ns / (double)span_ns;
-        hot = ef_hot_add(&target->hot, target->cores);
-        ef_usage_book(&target->usage, wall_ns - span_ns, wall_ns, used_ns, hot);
-        follow_spell(target, hot, now_ns);
+        reading.from_ns = wall_ns - span_ns;
+        reading.to_ns = wall_ns;
+        reading.cpu_ns = used_ns;
+        reading.hot = ef_hot_add(&target->hot, target->cores);
+        ef_usage_book(&target->usage, &reading);
+        follow_spell(target, reading.hot, now_ns);
     }
     target->cpu_before_ns = cpu_ns;
     target->cpu_at_ns = now_ns;

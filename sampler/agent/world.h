@@ -11,6 +11,7 @@
 #include "sampler/agent/config.h"
 #include "sampler/agent/identity.h"
 #include "sampler/agent/options.h"
+#include "sampler/agent/usage.h"
 #include "sampler/lib/publisher.h"
 #include "sampler/sampler.h"
 
@@ -22,6 +23,10 @@ struct ef_world {
     bool (*process_cpu)(void *arg, int pid, int64_t *ret_ns);
     int (*pid_of)(void *arg, const char *host, uint16_t port, int hint_pid);
     bool (*confined)(void *arg, int pid);
+    /* Fills at most threads_max entries, gives how many; 0 = not known. */
+    size_t (*threads)(void *arg, int pid, struct ef_thread_time *threads, size_t threads_max);
+    /* Whether a library with this in its name is mapped. False when it cannot be seen. */
+    bool (*maps)(void *arg, int pid, const char *library);
     /* Makes a Node open its inspector; *ret_port is where. */
     ef_rc (*wake)(void *arg, int pid, bool may_signal, uint16_t *ret_port, struct ef_err *err);
     const struct ef_sampler_ops *(*sampler)(void *arg, const char *runtime);

@@ -283,4 +283,5 @@ const struct ef_sampler_ops ef_v8_workerd_ops = {
     .close = close_session,
     .stays_attached = false,
     .starved_ratio = 0.4, /* normal 0.5 to 0.65: v8 schedule study, two cores against one */
+    .exit_guard = "libeverflame-guard", /* inside/README.md */
 };

@@ -294,6 +294,42 @@ cpu_of_a_live_process_rises(void **state)
     assert_true(now > before);
 }
 
+static void
+library_is_found_by_the_name_of_a_mapped_file(void **state)
+{
+    const char *root = root_of(state);
+
+    write_text(root, "proc/5/maps",
+               "55d0-55d1 r-xp 00000000 08:01 11 /opt/libeverflame-guard/workerd\n"
+               "7f00-7f01 rw-p 00000000 00:00 0 \n"
+               "7ffc-7ffd rw-p 00000000 00:00 0 [stack]\n");
+    assert_false(ef_discovery_maps(root, 5, "libeverflame-guard")); /* a folder is no library */
+    assert_false(ef_discovery_maps(root, 6, "libeverflame-guard"));
+    write_text(root, "proc/5/maps",
+               "55d0-55d1 r-xp 00000000 08:01 11 /opt/workerd\n"
+               "7f00-7f01 r-xp 00000000 08:01 12 /usr/lib/libeverflame-guard.so (deleted)\n");
+    assert_true(ef_discovery_maps(root, 5, "libeverflame-guard"));
+}
+
+static void
+threads_tell_how_long_they_ran_and_waited(void **state)
+{
+    const char *root = root_of(state);
+    struct ef_thread_time threads[4];
+    size_t first;
+
+    write_text(root, "proc/5/task/5/schedstat", "67310748 95917673 13\n");
+    write_text(root, "proc/5/task/77/schedstat", "5 0 1\n");
+    assert_int_equal(ef_discovery_threads(root, 5, threads, 4), 2);
+    first = threads[0].tid == 5 ? 0 : 1;
+    assert_int_equal(threads[first].run_ns, 67310748);
+    assert_int_equal(threads[first].wait_ns, 95917673);
+    assert_int_equal(threads[1 - first].tid, 77);
+    assert_int_equal(threads[1 - first].run_ns, 5);
+    assert_int_equal(ef_discovery_threads(root, 5, threads, 1), 1);
+    assert_int_equal(ef_discovery_threads(root, 6, threads, 4), 0);
+}
+
 int
 main(void)
 {
@@ -309,6 +345,8 @@ main(void)
         TEST(busy_port_is_told_and_not_signalled),
         TEST(real_sender_refuses_a_process_that_is_not_node),
         TEST(confinement_is_affinity_cpuset_or_quota_of_any_ancestor),
+        TEST(library_is_found_by_the_name_of_a_mapped_file),
+        TEST(threads_tell_how_long_they_ran_and_waited),
         TEST(cpu_is_read_from_stat_when_there_is_no_clock),
         TEST(cpu_of_a_live_process_rises),
     };

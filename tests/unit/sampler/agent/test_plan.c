@@ -486,6 +486,15 @@ hot_is_above_twice_the_median_and_a_tenth_of_a_core(void **state)
 }
 
 static void
+book(struct ef_usage_ring *ring, int64_t from_ns, int64_t to_ns, int64_t cpu_ns, bool hot)
+{
+    struct ef_usage_reading reading = {
+        .from_ns = from_ns, .to_ns = to_ns, .cpu_ns = cpu_ns, .hot = hot};
+
+    ef_usage_book(ring, &reading);
+}
+
+static void
 usage_is_split_at_bucket_borders_and_conserves_cpu(void **state)
 {
     static struct ef_usage_ring ring;
@@ -493,7 +502,7 @@ usage_is_split_at_bucket_borders_and_conserves_cpu(void **state)
 
     (void)state;
     memset(&ring, 0, sizeof(ring));
-    ef_usage_book(&ring, 15 * S, 25 * S, 1000 * MS, false); /* session 15-25 s into 10 s buckets */
+    book(&ring, 15 * S, 25 * S, 1000 * MS, false); /* session 15-25 s into 10 s buckets */
     assert_int_equal(ring.end - ring.first, 2);
     assert_int_equal(ef_usage_find(&ring, 19 * S)->cpu_ns, 500 * MS);
     assert_int_equal(ef_usage_find(&ring, 20 * S)->cpu_ns, 500 * MS);
@@ -511,11 +520,11 @@ bucket_is_hot_when_most_of_its_time_was(void **state)
 
     (void)state;
     memset(&ring, 0, sizeof(ring));
-    ef_usage_book(&ring, 0, 5 * S, 100 * MS, false);
-    ef_usage_book(&ring, 5 * S, 10 * S, 4000 * MS, true);
+    book(&ring, 0, 5 * S, 100 * MS, false);
+    book(&ring, 5 * S, 10 * S, 4000 * MS, true);
     assert_false(ef_usage_is_hot(ef_usage_find(&ring, 0)));
-    ef_usage_book(&ring, 10 * S, 14 * S, 100 * MS, false);
-    ef_usage_book(&ring, 14 * S, 20 * S, 4000 * MS, true);
+    book(&ring, 10 * S, 14 * S, 100 * MS, false);
+    book(&ring, 14 * S, 20 * S, 4000 * MS, true);
     assert_true(ef_usage_is_hot(ef_usage_find(&ring, 10 * S)));
     assert_false(ef_usage_is_hot(NULL));
 }
@@ -528,15 +537,112 @@ ring_forgets_the_oldest_and_survives_clock_steps(void **state)
     (void)state;
     memset(&ring, 0, sizeof(ring));
     for (int64_t at = 0; at < 600 * 10 * S; at += 10 * S)
-        ef_usage_book(&ring, at, at + 10 * S, MS, false);
+        book(&ring, at, at + 10 * S, MS, false);
     assert_null(ef_usage_find(&ring, 0));
     assert_non_null(ef_usage_find(&ring, 599 * 10 * S));
     assert_int_equal(ring.end - ring.first, EF_USAGE_BUCKETS);
-    ef_usage_book(&ring, -20 * S, -10 * S, 7, false); /* set back, even before 1970 */
+    book(&ring, -20 * S, -10 * S, 7, false); /* set back, even before 1970 */
     assert_int_equal(ef_usage_find(&ring, -15 * S)->cpu_ns, 7);
-    ef_usage_book(&ring, 5 * S, 4 * S, 7, false);
-    ef_usage_book(&ring, 0, INT64_MAX, 7, false); /* a leap of centuries fills nothing */
+    book(&ring, 5 * S, 4 * S, 7, false);
+    book(&ring, 0, INT64_MAX, 7, false); /* a leap of centuries fills nothing */
     assert_int_equal(ring.end - ring.first, EF_USAGE_BUCKETS);
+}
+
+static uint64_t
+run_milli(int64_t run_ns, int64_t wait_ns)
+{
+    struct ef_usage_bucket bucket = {.run_ns = run_ns, .wait_ns = wait_ns};
+
+    return ef_usage_run_milli(&bucket);
+}
+
+static void
+part_that_ran_comes_in_sixteenths_and_is_never_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(ef_usage_run_milli(NULL), 1000);
+    assert_int_equal(run_milli(0, 0), 1000); /* nothing read */
+    assert_int_equal(run_milli(S, 0), 1000);
+    assert_int_equal(run_milli(98, 2), 1000); /* an unloaded machine keeps weight 1 */
+    assert_int_equal(run_milli(1, 1), 500);
+    assert_int_equal(run_milli(1, 2), 313); /* 5 of 16 */
+    assert_int_equal(run_milli(1, 15), 63);
+    assert_int_equal(run_milli(1, 1000000), 63);
+}
+
+static void
+waiting_is_split_at_bucket_borders_like_cpu(void **state)
+{
+    static struct ef_usage_ring ring;
+    struct ef_usage_reading reading = {
+        .from_ns = 15 * S, .to_ns = 25 * S, .run_ns = 3 * S + 1, .wait_ns = 5 * S};
+
+    (void)state;
+    memset(&ring, 0, sizeof(ring));
+    ef_usage_book(&ring, &reading);
+    assert_int_equal(ef_usage_find(&ring, 19 * S)->wait_ns, 2500 * MS);
+    assert_int_equal(ef_usage_find(&ring, 19 * S)->run_ns + ef_usage_find(&ring, 21 * S)->run_ns,
+                     3 * S + 1);
+}
+
+/* Goal: the thread that ran most in this second speaks, not the one that ran most ever; a thread
+ * that is new, or has the number of one that is gone, has nothing to compare with. */
+static void
+contention_is_that_of_the_thread_that_ran_most_since(void **state)
+{
+    static struct ef_contention contention;
+    struct ef_thread_time threads[3] = {{7, 100, 10}, {8, 9000, 900}, {9, 500, 50}};
+    int64_t run_ns = -1, wait_ns = -1;
+
+    (void)state;
+    memset(&contention, 0, sizeof(contention));
+    ef_contention_add(&contention, threads, 3, &run_ns, &wait_ns);
+    assert_int_equal(run_ns, 0);
+    assert_int_equal(wait_ns, 0);
+    threads[0] = (struct ef_thread_time){7, 300, 110};
+    threads[1] = (struct ef_thread_time){8, 9050, 999};
+    threads[2] = (struct ef_thread_time){9, 800, 40}; /* waits fewer: another thread */
+    ef_contention_add(&contention, threads, 3, &run_ns, &wait_ns);
+    assert_int_equal(run_ns, 200);
+    assert_int_equal(wait_ns, 100);
+    threads[0].tid = 10;
+    threads[0].run_ns = 99999;
+    ef_contention_add(&contention, threads, 2, &run_ns, &wait_ns);
+    assert_int_equal(run_ns, 0); /* the one left did not run */
+    ef_contention_add(&contention, threads, 0, &run_ns, &wait_ns);
+    ef_contention_add(&contention, threads, 3, &run_ns, &wait_ns);
+    assert_int_equal(run_ns, 0); /* not known for a second */
+}
+
+/* Goal: 7 ms / 500 ms = 1.4 % of stops, unless somebody said how fast; bursts are rare enough. */
+static void
+missing_exit_guard_means_slow_ticks_unless_an_interval_is_given(void **state)
+{
+    struct ef_plan_facts facts = workerd_facts();
+    struct ef_plan plan;
+
+    (void)state;
+    facts.unguarded = true;
+    for (double cores = -1; cores < 1; cores += 0.1) {
+        facts.cores = cores;
+        facts.random++;
+        ef_plan_make(&facts, &plan);
+        assert_true(near(plan.interval_ns, 500));
+        assert_true(plan.guard_missing);
+    }
+    facts.interval_fixed_ns = (uint64_t)(19 * MS);
+    ef_plan_make(&facts, &plan);
+    assert_int_equal(plan.interval_ns, 19 * MS);
+    assert_false(plan.guard_missing);
+    facts.interval_fixed_ns = 0;
+    facts.devtools = true;
+    ef_plan_make(&facts, &plan);
+    assert_true(near(plan.interval_ns, 10));
+    assert_false(plan.guard_missing);
+    facts.devtools = false;
+    facts.level = EF_LEVEL_OFF;
+    ef_plan_make(&facts, &plan);
+    assert_false(plan.guard_missing);
 }
 
 int
@@ -569,6 +675,10 @@ main(void)
         cmocka_unit_test(hot_is_above_twice_the_median_and_a_tenth_of_a_core),
         cmocka_unit_test(usage_is_split_at_bucket_borders_and_conserves_cpu),
         cmocka_unit_test(bucket_is_hot_when_most_of_its_time_was),
+        cmocka_unit_test(part_that_ran_comes_in_sixteenths_and_is_never_nothing),
+        cmocka_unit_test(waiting_is_split_at_bucket_borders_like_cpu),
+        cmocka_unit_test(contention_is_that_of_the_thread_that_ran_most_since),
+        cmocka_unit_test(missing_exit_guard_means_slow_ticks_unless_an_interval_is_given),
         cmocka_unit_test(ring_forgets_the_oldest_and_survives_clock_steps),
     };
 

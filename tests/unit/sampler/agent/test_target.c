@@ -26,7 +26,7 @@ struct seen_fragment {
 struct fake_isolate {
     const char *id;
     char isolate[32], hash[65];
-    bool running, heap_running;
+    bool running, heap_running, mute;
     uint64_t interval_ns;
     int64_t since_wall_ns;
     int64_t heap_since_ns;
@@ -39,7 +39,8 @@ struct fake {
     int64_t mono_ns, wall_ns;
     uint64_t seed;
     int pid;
-    bool alive, confined, attached_runtime, exiting;
+    bool alive, confined, attached_runtime, exiting, guarded;
+    double wait_ratio; /* time waited for a CPU, of the time run */
     double cores, hit_ratio, spent_ns;
     int64_t cpu_ns, pause_ns;
     struct fake_isolate isolates[4];
@@ -49,7 +50,7 @@ struct fake {
     int64_t last_rotation_ns, last_try_ns, gap_min_ns, exit_seen_ns, left_ns;
     struct seen_fragment fragments[FRAGMENTS_MAX];
     size_t fragment_count;
-    int64_t usage_cpu_ns, usage_span_ns, usage_hot_ns;
+    int64_t usage_split_ns, usage_cpu_ns, usage_span_ns, usage_hot_ns;
     uint32_t usage_isolates;
     /* what the agent is made of */
     struct ef_world world;
@@ -146,6 +147,8 @@ fake_probe(struct ef_session *session, struct ef_probe *ret_probe, struct ef_err
 {
     if (!session->fake->alive)
         return ef_err_set(err, EF_EUNREACH, "nobody listens");
+    if (session->isolate->mute)
+        return ef_err_set(err, EF_ETIMEOUT, "no answer");
     session->fake->probes++;
     memset(ret_probe, 0, sizeof(*ret_probe));
     snprintf(ret_probe->isolate, sizeof(ret_probe->isolate), "%s", session->isolate->isolate);
@@ -334,15 +337,16 @@ fake_close(struct ef_session *session)
     free(session);
 }
 
-#define FAKE_OPS(name, attached, ratio)                                                            \
+#define FAKE_OPS(name, attached, ratio, guard)                                                     \
     {                                                                                              \
         .runtime = name, .list = fake_list, .open = fake_open, .probe = fake_probe,                \
         .start_cpu = fake_start, .rotate_cpu = fake_rotate, .heap_start = fake_heap_start,         \
         .heap_collect = fake_heap_collect, .poll = fake_poll, .stop = fake_stop,                   \
-        .close = fake_close, .stays_attached = attached, .starved_ratio = ratio                    \
+        .close = fake_close, .stays_attached = attached, .starved_ratio = ratio,                   \
+        .exit_guard = guard                                                                        \
     }
-static const struct ef_sampler_ops fake_workerd = FAKE_OPS("workerd", false, 0.4);
-static const struct ef_sampler_ops fake_node = FAKE_OPS("node", true, 0.6);
+static const struct ef_sampler_ops fake_workerd = FAKE_OPS("workerd", false, 0.4, "libfake-guard");
+static const struct ef_sampler_ops fake_node = FAKE_OPS("node", true, 0.6, NULL);
 
 /* --- the fake world -------------------------------------------------------------------------- */
 
@@ -391,6 +395,29 @@ world_confined(void *arg, int pid)
     return ((struct fake *)arg)->confined;
 }
 
+/* One thread does all the work. */
+static size_t
+world_threads(void *arg, int pid, struct ef_thread_time *threads, size_t threads_max)
+{
+    const struct fake *fake = arg;
+
+    assert_true(threads_max > 0);
+    if (fake->wait_ratio < 0)
+        return 0;
+    threads[0] = (struct ef_thread_time){pid, fake->cpu_ns,
+                                         (int64_t)((double)fake->cpu_ns * fake->wait_ratio)};
+    return 1;
+}
+
+static bool
+world_maps(void *arg, int pid, const char *library)
+{
+    const struct fake *fake = arg;
+
+    assert_string_equal(library, "libfake-guard");
+    return fake->guarded && pid == fake->pid;
+}
+
 static const struct ef_sampler_ops *
 world_sampler(void *arg, const char *runtime)
 {
@@ -432,6 +459,8 @@ world_usage(void *arg, const struct ef_usage *usage, struct ef_err *err)
     fake->usage_span_ns += (int64_t)usage->span_ns;
     fake->usage_hot_ns += (int64_t)usage->hot_span_ns;
     fake->usage_isolates = usage->isolates;
+    /* As the collector does. */
+    fake->usage_split_ns += (int64_t)(usage->cpu_ns / usage->isolates);
     return EF_OK;
 }
 
@@ -457,6 +486,7 @@ setup(void **state)
     fake->wall_ns = INT64_C(1700000003) * S;
     fake->pid = 42;
     fake->alive = true;
+    fake->guarded = true;
     fake->cores = 0.05;
     fake->hit_ratio = 0.6;
     fake->pause_ns = 35 * MS;
@@ -468,6 +498,8 @@ setup(void **state)
                                     .process_cpu = world_cpu,
                                     .pid_of = world_pid_of,
                                     .confined = world_confined,
+                                    .threads = world_threads,
+                                    .maps = world_maps,
                                     .sampler = world_sampler,
                                     .add_fragment = world_fragment,
                                     .add_usage = world_usage};
@@ -726,6 +758,119 @@ same_ratio_on_two_cpus_is_not_called_starved(void **state)
     run_for(fake, 200 * S);
     assert_string_equal(view_of(fake).state, "sampling");
     assert_int_equal(view_of(fake).samples_starved, 0);
+}
+
+/* Goal: without the exit guard ticks are slow and the status says why; a restart with it ends that.
+ */
+static void
+missing_guard_slows_ticks_down_and_is_said(void **state)
+{
+    struct fake *fake = *state;
+
+    add_isolate(fake, "acct:shop:v1");
+    fake->guarded = false;
+    open_target(fake, "workerd", ", worker: shop");
+    run_for(fake, 200 * S);
+    assert_in_range(fake->isolates[0].interval_ns, 480 * MS, 530 * MS);
+    assert_string_equal(view_of(fake).state, "sampling");
+    assert_non_null(strstr(view_of(fake).message, "preload libfake-guard.so"));
+    fake->pid = 43;
+    fake->guarded = true;
+    fake->isolates[0].running = false;
+    strcpy(fake->isolates[0].isolate, "isolate-new");
+    run_for(fake, 200 * S);
+    assert_in_range(fake->isolates[0].interval_ns, 40 * MS, 60 * MS);
+    assert_null(strstr(view_of(fake).message, "guard"));
+}
+
+static void
+process_that_cannot_be_found_counts_as_unguarded(void **state)
+{
+    struct fake *fake = *state;
+
+    add_isolate(fake, "acct:shop:v1");
+    fake->pid = 0;
+    open_target(fake, "workerd", ", worker: shop");
+    run_for(fake, 100 * S);
+    assert_in_range(fake->isolates[0].interval_ns, 480 * MS, 530 * MS);
+    assert_non_null(strstr(view_of(fake).message, "guard"));
+}
+
+static void
+given_interval_is_obeyed_without_a_guard(void **state)
+{
+    struct fake *fake = *state;
+
+    add_isolate(fake, "acct:shop:v1");
+    fake->guarded = false;
+    open_target(fake, "workerd", ", worker: shop, interval: 19ms");
+    run_for(fake, 100 * S);
+    assert_int_equal(fake->isolates[0].interval_ns, 19 * MS);
+    assert_null(strstr(view_of(fake).message, "guard"));
+}
+
+/* Goal: a thread that runs a third of its runnable time is sampled at three times its CPU; the
+ * weights bring that back. Before the change the process is alone: weight 1. */
+static void
+samples_weigh_less_where_the_thread_waited_for_a_cpu(void **state)
+{
+    struct fake *fake = *state;
+    int64_t changed_ns;
+    size_t changed = 0;
+
+    add_isolate(fake, "acct:shop:v1");
+    open_target(fake, "workerd", ", worker: shop");
+    run_for(fake, 197 * S); /* to a bucket's border */
+    changed_ns = fake->wall_ns;
+    fake->wait_ratio = 2;
+    fake->cpu_ns = 0; /* counters begin anew, so that the waits do not leap */
+    run_for(fake, 200 * S);
+    ef_target_finish(fake->target);
+    for (size_t i = 0; i < fake->fragment_count; i++) {
+        const struct seen_fragment *seen = &fake->fragments[i];
+        if (seen->start_ns < changed_ns)
+            assert_int_equal(seen->weight_milli, 1000);
+        else if (seen->start_ns >= changed_ns + EF_USAGE_BUCKET_NS) {
+            assert_int_equal(seen->weight_milli, 313);
+            changed++;
+        }
+    }
+    assert_true(changed >= 15);
+}
+
+static void
+unknown_waiting_leaves_the_weight_alone(void **state)
+{
+    struct fake *fake = *state;
+
+    add_isolate(fake, "acct:shop:v1");
+    fake->wait_ratio = -1;
+    open_target(fake, "workerd", ", worker: shop");
+    run_for(fake, 100 * S);
+    ef_target_finish(fake->target);
+    assert_true(fake->fragment_count > 5);
+    for (size_t i = 0; i < fake->fragment_count; i++)
+        assert_int_equal(fake->fragments[i].weight_milli, 1000);
+}
+
+/* Goal: what the collector books on the isolates of a process sums up to its CPU, also while one of
+ * them cannot be made acquaintance with. */
+static void
+cpu_of_a_process_is_shared_without_loss(void **state)
+{
+    struct fake *fake = *state;
+
+    add_isolate(fake, "acct:shop:v1");
+    add_isolate(fake, "acct:cart:v1");
+    fake->isolates[1].mute = true;
+    open_target(fake, "workerd", "");
+    run_for(fake, 100 * S);
+    assert_int_equal(fake->usage_isolates, 1);
+    fake->isolates[1].mute = false;
+    run_for(fake, 300 * S);
+    ef_target_finish(fake->target);
+    assert_int_equal(fake->usage_isolates, 2);
+    assert_in_range(fake->usage_split_ns, 398 * S / 20, 400 * S / 20);
 }
 
 /* Goal: after a reload under the same name the new code is kept apart. */
@@ -988,6 +1133,12 @@ main(void)
         TEST(busy_isolate_keeps_its_profile),
         TEST(starved_target_is_not_reported_and_tried_again),
         TEST(same_ratio_on_two_cpus_is_not_called_starved),
+        TEST(missing_guard_slows_ticks_down_and_is_said),
+        TEST(process_that_cannot_be_found_counts_as_unguarded),
+        TEST(given_interval_is_obeyed_without_a_guard),
+        TEST(samples_weigh_less_where_the_thread_waited_for_a_cpu),
+        TEST(unknown_waiting_leaves_the_weight_alone),
+        TEST(cpu_of_a_process_is_shared_without_loss),
         TEST(reload_is_noticed_and_other_code_kept_apart),
         TEST(restarted_process_is_sampled_again),
         TEST(isolates_that_come_and_go_are_followed),
