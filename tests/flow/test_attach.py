@@ -1,5 +1,6 @@
 """Sampling never harms the target: agents killed in mid profile, SIGTERM of workerd under steady sampling, DevTools, reload.
 """
+import json
 import os
 import signal
 import sys
@@ -96,6 +97,18 @@ class Attach(unittest.TestCase):
         print(f"without sampling {plain}, with steady sampling {len(sampled)} × {set(sampled)}")
         self.assertEqual(set(sampled), plain)
 
+    def test_workerd_without_the_exit_guard_is_sampled_slowly_and_says_so(self):
+        daemon = self.keep(ef.Everflamed(self.folder.name))
+        bare = self.keep(ef.Workerd(self.path("bare"), {"acct:shop:v1": ef.workerd_source(WORK)}, name="bare", guard=False))
+        guarded = self.keep(ef.Workerd(self.path("guarded"), {"acct:shop:v2": ef.workerd_source(WORK)}, name="guarded"))
+        agent = self.keep(ef.Agent(self.folder.name, daemon, [bare.target("acct:shop:v1", "acct", "shop", "v1"),
+                                                              guarded.target("acct:shop:v2", "acct", "shop", "v2")]))
+        messages = {t["version"]: t["message"] for t in daemon.wait_sampling(2)}
+        self.assertIn("preload libeverflame-guard.so", messages["v1"])
+        self.assertEqual(messages["v2"], "")
+        agent.stop()
+        self.assertEqual(agent.log_text().count("TARGET_UNGUARDED"), 1, agent.log_text())
+
     def test_node_exits_in_time_while_it_is_sampled(self):
         daemon = self.keep(ef.Everflamed(self.folder.name))
         for round_number in range(5):
@@ -120,6 +133,16 @@ class Attach(unittest.TestCase):
         agent = self.keep(ef.Agent(self.folder.name, daemon, [
             workerd.target("acct:shop:v1", "acct", "shop", "v1", rotation="5s")]))
         daemon.wait_sampling(1)
+        begun = time.time()
+
+        def names(version):
+            done = daemon.cli("top", "--worker-id", "shop", "--version", version, "--from", f"{begun - 20:.0f}",
+                              "--to", f"{time.time() + 10:.0f}", "--json", check=False)
+            return {f["name"] for f in json.loads(done.stdout)["functions"]} if done.returncode == 0 else set()
+
+        load = ef.Load(workerd.url("acct:shop:v1"), 20, 60)
+        ef.wait_for(lambda: "oldCode" in names("v1"), 40, "the old code is seen")
+        load.stop()
         with open(workerd.files["acct:shop:v1"], "w", encoding="utf-8") as file:
             file.write(ef.workerd_source({"newCode": 40}))
         time.sleep(3)
@@ -133,10 +156,11 @@ class Attach(unittest.TestCase):
         versions = ef.wait_for(seen, 60, "the new code is kept apart from version v1")
         load.stop()
         agent.stop()
-        top = daemon.top("shop", versions[0], time.time() - 120, time.time() + 10)
-        names = {f["name"] for f in top["functions"]}
-        self.assertIn("newCode", names)
-        self.assertNotIn("oldCode", names)
+        print(f"v1 {sorted(names('v1'))}, {versions} {sorted(names(versions[0]))}")
+        self.assertIn("newCode", names(versions[0]))
+        self.assertNotIn("oldCode", names(versions[0]))
+        self.assertIn("oldCode", names("v1"))
+        self.assertNotIn("newCode", names("v1"))
         self.assertTrue(workerd.alive())
 
 

@@ -114,13 +114,18 @@ class Child:
 
 class Workerd(Child):
     """services: {service name: JavaScript}. ports[name] is the service's HTTP port, inspector the inspector's. guard: started with
-    the exit guard, as the README asks for."""
+    the exit guard, as the README asks for. watch: workerd executes itself anew when a file changes; its ports are fixed ones, because 0
+    would give others then, and the control pipe stays open, because it reports the ports again."""
 
     def __init__(self, folder, services, name="workerd", inspector=True, watch=False, guard=True):
         os.makedirs(folder, exist_ok=True)
         self.folder = folder
         self.files = {}
         parts, sockets = [], []
+
+        def port():
+            return free_port() if watch else 0  # 0: a busy inspector port would keep workerd from ever serving.
+
         for index, (service, source) in enumerate(services.items()):
             module = f"worker{index}.js"
             self.files[service] = os.path.join(folder, module)
@@ -128,14 +133,15 @@ class Workerd(Child):
                 file.write(source)
             parts.append(f'(name = "{service}", worker = (modules = [(name = "{module}", esModule = embed "{module}")], '
                          f'compatibilityDate = "2026-01-01"))')
-            sockets.append(f'(name = "s{index}", address = "127.0.0.1:0", http = (), service = "{service}")')
+            sockets.append(f'(name = "s{index}", address = "127.0.0.1:{port()}", http = (), service = "{service}")')
         with open(os.path.join(folder, "config.capnp"), "w", encoding="utf-8") as file:
             file.write('using Workerd = import "/workerd/workerd.capnp";\nconst config :Workerd.Config = (\n'
                        f"services = [{', '.join(parts)}],\nsockets = [{', '.join(sockets)}]);\n")
         read_end, write_end = os.pipe()
+        self.control = None
         args = [WORKERD, "serve", "config.capnp", f"--control-fd={write_end}"]
         if inspector:
-            args.append("--inspector-addr=127.0.0.1:0")  # 0: a busy port would keep workerd from ever serving.
+            args.append(f"--inspector-addr=127.0.0.1:{port()}")
         if watch:
             args.append("--watch")
         environment = {**os.environ, **({"LD_PRELOAD": GUARD} if guard else {})}
@@ -156,10 +162,16 @@ class Workerd(Child):
             return lines if len(lines) == len(services) + (1 if inspector else 0) else None
 
         lines = wait_for(events, 20, "workerd listens")
-        os.close(read_end)
+        self.control = read_end
         by_socket = {e.get("socket"): e["port"] for e in lines}
         self.inspector = by_socket.get(None)
         self.ports = {service: by_socket[f"s{index}"] for index, service in enumerate(services)}
+
+    def close_files(self):
+        super().close_files()
+        if self.control is not None:
+            os.close(self.control)
+            self.control = None
 
     def url(self, service, path="/"):
         return f"http://127.0.0.1:{self.ports[service]}{path}"
