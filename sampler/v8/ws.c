@@ -23,7 +23,7 @@
 #define WS_MAGIC 0x65667773u /* "efws" */
 #define CHUNK_BYTES 65536    /* one receive; chosen: a 5 MB reply needs 80 of them */
 #define COMPACT_BYTES ((size_t)1 << 20)
-#define HUNG_UP_NS (100 * EF_NS_PER_MS) /* nng delivers what the kernel has in far less */
+#define HUNG_UP_NS (500 * EF_NS_PER_MS) /* for what nng's threads hold; chosen: a starved host */
 #define LOOK_NS (200 * EF_NS_PER_MS)    /* between looks for a close that nng does not tell */
 
 struct ef_ws {

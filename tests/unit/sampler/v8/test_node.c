@@ -191,6 +191,7 @@ exiting_process_is_left_even_when_nobody_polls(void **state)
     struct fixture *f = *state;
     ef_mono_ns begun = ef_mono_now();
     bool exiting;
+    ef_rc rc;
 
     fake_rule(f->fake, (struct fake_rule){.method = "Profiler.start", .before = WAITING});
     begin(f);
@@ -199,7 +200,10 @@ exiting_process_is_left_even_when_nobody_polls(void **state)
     fake_await_quiet(f->fake);
     assert_true(ef_mono_since(begun, ef_mono_now()).ns > EF_NS_PER_S);
     assert_true(ef_mono_since(begun, ef_mono_now()).ns < 60 * EF_NS_PER_S);
-    assert_int_equal(f->ops->poll(f->session, &exiting, &f->err), EF_ECLOSED);
+    do /* the close frame may be out before our own end is told */
+        rc = f->ops->poll(f->session, &exiting, &f->err);
+    while (rc == EF_OK);
+    assert_int_equal(rc, EF_ECLOSED);
 }
 
 static void

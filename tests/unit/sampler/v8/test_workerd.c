@@ -643,10 +643,9 @@ close_right_behind_a_message_is_seen(void **state)
     fake_rule(f->fake,
               (struct fake_rule){.method = "HeapProfiler.startSampling", .act = FAKE_LAST});
     begin(f);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 10; i++) {
         ef_rc rc = f->ops->heap_start(f->session, EF_HEAP_ALLOC, 524288, &f->err);
-        assert_int_equal(rc, EF_OK);
-        while (rc == EF_OK)
+        while (rc == EF_OK) /* on a busy machine heap_start may see the close already */
             rc = f->ops->poll(f->session, &exiting, &f->err);
         assert_int_equal(rc, EF_ECLOSED);
     }
