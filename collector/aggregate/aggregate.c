@@ -155,6 +155,9 @@ ef_agg_full(const struct ef_aggregate *aggregate, uint64_t more_bytes)
 {
     uint64_t max = aggregate->options.memory_bytes_max;
 
+    /* Definitions are held once more by the store's batch while they are written. */
+    if (aggregate->fresh_bytes > max / 8)
+        return true;
     /* A sixteenth is kept back: arrays that grow take more than what is put into them. */
     return ef_agg_bytes(aggregate) + more_bytes > max - max / 16;
 }

@@ -16,8 +16,10 @@
  * more tries mean that they are evicted as fast as they are read. */
 #define TRIES_MAX 8200
 #define PARKED_AGAIN_NS (INT64_C(1) * EF_NS_PER_S) /* pause after a try that found memory full */
-#define PAIR_BYTES 24u                             /* upper estimate for one new pair */
-#define FRAGMENT_BYTES 400u                        /* and for a new bucket */
+#define FETCH_LOOKUPS                                                                              \
+    512u               /* two cache lines each: as much as the second-level cache takes lightly */
+#define PAIR_BYTES 24u /* upper estimate for one new pair */
+#define FRAGMENT_BYTES 400u /* and for a new bucket */
 
 struct job {
     struct ef_aggregate *aggregate;
@@ -206,11 +208,45 @@ replace_unknown(struct job *job, struct ef_version *version,
     return EF_OK;
 }
 
+/* Fetches for the fragments from `from` on; gives the end of those it fetched for. */
+static size_t
+fetch_ahead(const struct job *job, size_t from)
+{
+    size_t until = from, lookups = 0;
+
+    for (; until < job->batch->n_fragments && lookups < FETCH_LOOKUPS; until++)
+        lookups += job->batch->fragments[until]->n_stack;
+    for (int near = 0; near <= 1; near++) {
+        for (size_t i = from; i < until; i++) {
+            const Everflame__V1__Fragment *fragment = job->batch->fragments[i];
+            struct ef_version *version = version_at(job, fragment->source);
+            size_t count = fragment->n_stack < FETCH_LOOKUPS ? fragment->n_stack : FETCH_LOOKUPS;
+            if (version != NULL)
+                ef_ids_fetch(&version->stacks, fragment->stack, count, near == 0);
+        }
+    }
+    return until;
+}
+
+static ef_rc
+resolve_fragment(struct job *job, const Everflame__V1__Fragment *fragment, uint32_t *ids)
+{
+    struct ef_version *version = version_at(job, fragment->source);
+    size_t unknown;
+
+    if (version == NULL)
+        return EF_OK;
+    if (!version->stacks_loaded)
+        return need(job, version, EF_DICTIONARY_STACKS);
+    unknown = ef_ids_find_many(&version->stacks, fragment->stack, fragment->n_stack, ids);
+    return unknown == 0 ? EF_OK : replace_unknown(job, version, fragment, ids, unknown);
+}
+
 static ef_rc
 resolve_stacks(struct job *job)
 {
     struct ef_scratch *scratch = &job->aggregate->scratch;
-    size_t total = 0, at = 0;
+    size_t total = 0, at = 0, fetched = 0;
     void *array = scratch->ids;
 
     for (size_t i = 0; i < job->batch->n_fragments; i++)
@@ -222,20 +258,13 @@ resolve_stacks(struct job *job)
     job->limit_samples = job->unknown_samples = 0;
     for (size_t i = 0; i < job->batch->n_fragments; i++) {
         const Everflame__V1__Fragment *fragment = job->batch->fragments[i];
-        struct ef_version *version = version_at(job, fragment->source);
-        uint32_t *ids = scratch->ids + at;
-        size_t unknown;
-        ef_rc rc = EF_OK;
-        at += fragment->n_stack;
-        if (version == NULL)
-            continue;
-        if (!version->stacks_loaded)
-            return need(job, version, EF_DICTIONARY_STACKS);
-        unknown = ef_ids_find_many(&version->stacks, fragment->stack, fragment->n_stack, ids);
-        if (unknown > 0)
-            rc = replace_unknown(job, version, fragment, ids, unknown);
+        ef_rc rc;
+        if (i == fetched)
+            fetched = fetch_ahead(job, i);
+        rc = resolve_fragment(job, fragment, scratch->ids + at);
         if (rc != EF_OK)
             return rc;
+        at += fragment->n_stack;
     }
     return EF_OK;
 }

@@ -7,11 +7,13 @@
 
 #include "proto/base/metric.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define RUN_MAX 256u                /* definitions put at once; chosen: 16 kB on the stack */
-#define BLOCK_BYTES_MAX (64u << 20) /* one block: a million pairs of 30 bytes */
+#define RUN_MAX 256u                   /* definitions put at once; chosen: 16 kB on the stack */
+#define BLOCK_BYTES_MAX (64u << 20)    /* one block: a million pairs of 30 bytes */
+#define TRIM_BYTES (UINT64_C(4) << 20) /* chosen: less is used again by the next buckets */
 #define PAIRS_BYTES_MAX (UINT64_C(1) << 30)
 
 void
@@ -377,6 +379,18 @@ settle(struct ef_aggregate *aggregate, struct ef_frozen *frozen)
     aggregate->flush_failed = false;
 }
 
+/* Frees what was written. Many small pieces between living ones: glibc keeps them, and 110 MB were
+ * resident for 29 MB in use after a burst of definitions, unless it is told to look. */
+static void
+release(struct ef_frozen *frozen)
+{
+    uint64_t bytes = frozen->bytes;
+
+    ef_frozen_free(frozen);
+    if (bytes >= TRIM_BYTES)
+        malloc_trim(0); /* takes some milliseconds */
+}
+
 /* Writes what is frozen; it stays frozen when that fails. */
 static ef_rc
 write_frozen(struct ef_aggregate *aggregate, struct ef_frozen *frozen, int64_t now_ns,
@@ -405,7 +419,7 @@ write_frozen(struct ef_aggregate *aggregate, struct ef_frozen *frozen, int64_t n
         aggregate->flush_failed = true;
     pthread_mutex_unlock(&aggregate->lock);
     if (rc == EF_OK)
-        ef_frozen_free(frozen);
+        release(frozen);
     return rc;
 }
 

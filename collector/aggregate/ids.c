@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #define IDS_MIN 32u         /* entries of the first array; chosen: a version has dozens at least */
-#define FIND_CHUNK 32u      /* lookups in flight; more than the ~16 misses a core keeps open */
 #define MALLOC_OVERHEAD 16u /* glibc keeps this much beside each piece */
 
 static inline uint32_t
@@ -48,25 +47,18 @@ ef_ids_find(const struct ef_ids *ids, uint64_t hash)
     return ids->count == 0 ? 0 : probe(ids, hash, slot_of(ids, hash));
 }
 
-static size_t
-find_chunk(const struct ef_ids *ids, const uint64_t *hashes, size_t count, uint32_t *ret_ids)
+void
+ef_ids_fetch(const struct ef_ids *ids, const uint64_t *hashes, size_t count, bool far)
 {
-    uint32_t slots[FIND_CHUNK];
-    size_t unknown = 0;
-
+    if (ids->count == 0)
+        return;
     for (size_t i = 0; i < count; i++) {
-        slots[i] = slot_of(ids, hashes[i]);
-        __builtin_prefetch(&ids->slots[slots[i]]);
+        const uint32_t *slot = &ids->slots[slot_of(ids, hashes[i])];
+        if (far)
+            __builtin_prefetch(slot);
+        else
+            __builtin_prefetch(&ids->hashes[*slot == 0 ? 0 : *slot - 1]);
     }
-    for (size_t i = 0; i < count; i++) {
-        uint32_t id = ids->slots[slots[i]];
-        __builtin_prefetch(&ids->hashes[id == 0 ? 0 : id - 1]);
-    }
-    for (size_t i = 0; i < count; i++) {
-        ret_ids[i] = probe(ids, hashes[i], slots[i]);
-        unknown += ret_ids[i] == 0;
-    }
-    return unknown;
 }
 
 size_t
@@ -74,15 +66,9 @@ ef_ids_find_many(const struct ef_ids *ids, const uint64_t *hashes, size_t count,
 {
     size_t unknown = 0;
 
-    for (size_t i = 0; i < count; i += FIND_CHUNK) {
-        size_t chunk = count - i < FIND_CHUNK ? count - i : FIND_CHUNK;
-        if (ids->count > 0) {
-            unknown += find_chunk(ids, hashes + i, chunk, ret_ids + i);
-            continue;
-        }
-        for (size_t k = 0; k < chunk; k++)
-            ret_ids[i + k] = 0;
-        unknown += chunk;
+    for (size_t i = 0; i < count; i++) {
+        ret_ids[i] = ef_ids_find(ids, hashes[i]);
+        unknown += ret_ids[i] == 0;
     }
     return unknown;
 }

@@ -23,8 +23,13 @@ struct ef_ids {
 void ef_ids_fini(struct ef_ids *ids);
 /* 0 = not there. */
 uint32_t ef_ids_find(const struct ef_ids *ids, uint64_t hash);
-/* Looks many up at once, so that the cache misses of the lookups overlap. Gives how many are not
- * there (id 0). */
+/*
+ * Begins to fetch what looking these up will touch: first with `far`, later without. A lookup
+ * misses the cache twice, and with 200 versions nearly always; fetched for a few hundred lookups at
+ * a time the misses overlap (measured: find_many was a fifth of ingest's CPU, now a tenth).
+ */
+void ef_ids_fetch(const struct ef_ids *ids, const uint64_t *hashes, size_t count, bool far);
+/* Looks many up. Gives how many are not there (id 0). */
 size_t ef_ids_find_many(const struct ef_ids *ids, const uint64_t *hashes, size_t count,
                         uint32_t *ret_ids);
 /* Gives the next id to a hash that is not there yet; 0 = no memory, nothing changed. */
