@@ -120,7 +120,8 @@ struct ef_plan {
     int64_t data_from_ns;      /* the range clipped to them: the arrays below */
     size_t bucket_count;
     uint32_t *bucket_samples;
-    uint8_t *bucket_data;  /* 1: there are totals */
+    float *bucket_covered; /* ns, of all series; at most what was expected */
+    float *bucket_expected;
     uint8_t *bucket_group; /* sampling unit; valid after ef_plan_groups */
     uint32_t group_count;
     double *group_rate; /* mean samples per bucket of each group */
@@ -129,8 +130,6 @@ struct ef_plan {
     struct ef_plan_version *versions;
     size_t version_count;
     struct ef_store_totals sums; /* of all series and buckets */
-    double covered_ns, expected_ns;
-    uint64_t data_buckets; /* distinct buckets with totals */
 };
 /* One bucket of one series, its parts merged; in ascending order inside a series. */
 typedef ef_rc (*ef_plan_bucket_fn)(void *arg, size_t series_index, int64_t bucket_ns,
@@ -149,6 +148,11 @@ EF_MUST_USE ef_rc ef_plan_groups(struct ef_plan *plan, struct ef_err *err);
 /* The arena stays: it moves to the caller. */
 void ef_plan_fini(struct ef_plan *plan);
 void ef_plan_note(struct ef_plan *plan, const char *fmt, ...) EF_PRINTF(2, 3);
+/*
+ * Part of the instances' time in [from, to) that was sampled: the mean of its buckets, each at most
+ * 1. Buckets without data count as 0, one that is not over by the part that has passed.
+ */
+double ef_plan_coverage(const struct ef_plan *plan, int64_t from_ns, int64_t to_ns);
 /* Time of [from, to) that has passed. */
 int64_t ef_plan_passed(const struct ef_plan *plan, int64_t from_ns, int64_t to_ns);
 EF_MUST_USE ef_rc ef_plan_out_of_memory(const struct ef_plan *plan, uint64_t range_bytes,

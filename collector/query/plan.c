@@ -11,8 +11,8 @@
 
 #include "collector/query/internal.h"
 
-/* bucket_samples, bucket_data, bucket_group */
-#define BUCKET_BYTES (sizeof(uint32_t) + 2 * sizeof(uint8_t))
+/* bucket_samples, bucket_covered, bucket_expected, bucket_group */
+#define BUCKET_BYTES (sizeof(uint32_t) + 2 * sizeof(float) + sizeof(uint8_t))
 
 void
 ef_plan_note(struct ef_plan *plan, const char *fmt, ...)
@@ -241,9 +241,11 @@ take_buckets(struct ef_plan *plan, struct ef_err *err)
     if (bytes > plan->query->options.request_bytes_max / 2)
         return ef_plan_out_of_memory(plan, bytes, err);
     plan->bucket_samples = ef_query_arena_take(plan->arena, plan->bucket_count, sizeof(uint32_t));
-    plan->bucket_data = ef_query_arena_take(plan->arena, plan->bucket_count, 1);
+    plan->bucket_covered = ef_query_arena_take(plan->arena, plan->bucket_count, sizeof(float));
+    plan->bucket_expected = ef_query_arena_take(plan->arena, plan->bucket_count, sizeof(float));
     plan->bucket_group = ef_query_arena_take(plan->arena, plan->bucket_count, 1);
-    if (plan->bucket_samples == NULL || plan->bucket_data == NULL || plan->bucket_group == NULL)
+    if (plan->bucket_samples == NULL || plan->bucket_covered == NULL ||
+        plan->bucket_expected == NULL || plan->bucket_group == NULL)
         return ef_plan_out_of_memory(plan, bytes, err);
     return EF_OK;
 }
@@ -303,24 +305,45 @@ struct totals_pass {
     void *arg;
 };
 
+/*
+ * Capped at what this series could cover: overlapping fragments of one series do not make up for
+ * another that nobody sampled.
+ */
 static void
 book_coverage(struct ef_plan *plan, int64_t bucket_ns, const struct ef_store_totals *totals)
 {
     size_t index = (size_t)((bucket_ns - plan->data_from_ns) / EF_BUCKET_NS);
     uint64_t instances = totals->instances > 0 ? totals->instances : 1;
+    double covered = (double)totals->covered_ns, expected = (double)totals->expected_ns;
 
-    plan->covered_ns += (double)totals->covered_ns;
-    if (totals->expected_ns > 0)
-        plan->expected_ns += (double)totals->expected_ns;
-    else
-        plan->expected_ns +=
+    if (totals->expected_ns == 0)
+        expected =
             (double)instances * (double)ef_plan_passed(plan, bucket_ns, bucket_ns + EF_BUCKET_NS);
-    plan->data_buckets += plan->bucket_data[index] == 0;
-    plan->bucket_data[index] = 1;
+    plan->bucket_covered[index] += (float)(covered < expected ? covered : expected);
+    plan->bucket_expected[index] += (float)expected;
     if (totals->samples > UINT32_MAX - plan->bucket_samples[index])
         plan->bucket_samples[index] = UINT32_MAX;
     else
         plan->bucket_samples[index] += (uint32_t)totals->samples;
+}
+
+double
+ef_plan_coverage(const struct ef_plan *plan, int64_t from_ns, int64_t to_ns)
+{
+    int64_t passed = ef_plan_passed(plan, from_ns, to_ns);
+    int64_t at = from_ns > plan->data_from_ns ? from_ns : plan->data_from_ns;
+    int64_t end = plan->data_from_ns + (int64_t)plan->bucket_count * EF_BUCKET_NS;
+    double covered = 0;
+
+    for (; at < to_ns && at < end; at += EF_BUCKET_NS) {
+        size_t index = (size_t)((at - plan->data_from_ns) / EF_BUCKET_NS);
+        if (plan->bucket_expected[index] > 0)
+            covered += (double)ef_plan_passed(plan, at, at + EF_BUCKET_NS) *
+                       (double)plan->bucket_covered[index] / (double)plan->bucket_expected[index];
+    }
+    if (passed == 0)
+        return 0;
+    return covered < (double)passed ? covered / (double)passed : 1; /* rounding alone is above */
 }
 
 static ef_rc
@@ -374,7 +397,6 @@ set_head(struct ef_plan *plan, struct ef_err *err)
 {
     struct ef_query_head *head = &plan->head;
     const char **names = ef_query_arena_take(plan->arena, plan->version_count + 1, sizeof(*names));
-    double passed = (double)ef_plan_passed(plan, head->from_ns, head->to_ns) / (double)EF_BUCKET_NS;
 
     if (names == NULL)
         return ef_plan_out_of_memory(plan, 0, err);
@@ -392,14 +414,7 @@ set_head(struct ef_plan *plan, struct ef_err *err)
     head->versions = names;
     head->samples = plan->sums.samples;
     head->process_cpu_ns = plan->sums.cpu_ns;
-    /* Buckets without any data are uncovered; they are taken to be as wide as the others. */
-    if (plan->data_buckets > 0 && plan->expected_ns > 0) {
-        double empty = passed - (double)plan->data_buckets;
-        double expected = plan->expected_ns;
-        if (empty > 0)
-            expected += empty * plan->expected_ns / (double)plan->data_buckets;
-        head->coverage = plan->covered_ns < expected ? plan->covered_ns / expected : 1;
-    }
+    head->coverage = ef_plan_coverage(plan, head->from_ns, head->to_ns);
     if (head->samples == 0)
         set_empty(plan, EF_EMPTY_NO_SAMPLES,
                   "no samples in the range: there was no traffic, or nobody sampled");

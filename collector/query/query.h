@@ -81,7 +81,7 @@ struct ef_query_head {
     enum ef_empty empty;
     char empty_message[256];
     uint64_t samples;
-    double coverage;         /* part of the instances' time in the range that was sampled, 0 to 1 */
+    double coverage; /* part of the instances' time that was sampled, mean of buckets, 0 to 1 */
     uint64_t process_cpu_ns; /* exact, from the OS; 0 = unknown */
     const char *notes[EF_QUERY_NOTES_MAX];
     size_t note_count;

@@ -7,7 +7,7 @@
 #include "collector/query/internal.h"
 
 struct point {
-    double value, covered_ns, expected_ns;
+    double value;
     uint64_t samples, cpu_ns;
 };
 
@@ -57,19 +57,12 @@ take_bucket(void *arg, size_t series_index, int64_t bucket_ns, const struct ef_s
     struct build *build = arg;
     size_t index = (size_t)((bucket_ns - build->plan->head.from_ns) / build->step_ns);
     struct point *point;
-    uint64_t instances = totals->instances > 0 ? totals->instances : 1;
 
     if (index >= build->point_count)
         return EF_OK;
     point = &build->points[index];
     point->samples += totals->samples;
     point->cpu_ns += totals->cpu_ns;
-    point->covered_ns += (double)totals->covered_ns;
-    if (totals->expected_ns > 0)
-        point->expected_ns += (double)totals->expected_ns;
-    else
-        point->expected_ns += (double)instances * (double)ef_plan_passed(build->plan, bucket_ns,
-                                                                         bucket_ns + EF_BUCKET_NS);
     if (build->plan->head.profile_type == EF_TYPE_INUSE)
         add_state(build, series_index, index, totals);
     else
@@ -77,41 +70,20 @@ take_bucket(void *arg, size_t series_index, int64_t bucket_ns, const struct ef_s
     return EF_OK;
 }
 
-/* Time of the point's buckets that have no data at all. */
-static double
-empty_buckets(const struct ef_plan *plan, int64_t from_ns, int64_t to_ns)
-{
-    int64_t with_data = 0;
-    double passed = (double)ef_plan_passed(plan, from_ns, to_ns) / (double)EF_BUCKET_NS;
-
-    for (int64_t at = from_ns; at < to_ns; at += EF_BUCKET_NS) {
-        int64_t index = (at - plan->data_from_ns) / EF_BUCKET_NS;
-        if (at >= plan->data_from_ns && (size_t)index < plan->bucket_count)
-            with_data += plan->bucket_data[index];
-    }
-    return passed > (double)with_data ? passed - (double)with_data : 0;
-}
-
 static void
 finish(struct build *build, struct ef_timeline *timeline)
 {
     const struct ef_plan *plan = build->plan;
-    double bucket_expected =
-        plan->data_buckets > 0 ? plan->expected_ns / (double)plan->data_buckets : 0;
 
     for (size_t i = 0; i < build->point_count; i++) {
         const struct point *point = &build->points[i];
         struct ef_timeline_point *ret = &timeline->points[i];
-        double expected = point->expected_ns;
         ret->from_ns = plan->head.from_ns + (int64_t)i * build->step_ns;
         ret->to_ns = ret->from_ns + build->step_ns;
         ret->samples = point->samples;
         ret->process_cpu_ns = point->cpu_ns;
         ret->value = point->value < 9.2e18 ? (int64_t)llround(point->value) : INT64_MAX;
-        if (point->covered_ns > 0 && plan->bucket_count > 0)
-            expected += bucket_expected * empty_buckets(plan, ret->from_ns, ret->to_ns);
-        if (point->covered_ns > 0)
-            ret->coverage = point->covered_ns < expected ? point->covered_ns / expected : 1;
+        ret->coverage = ef_plan_coverage(plan, ret->from_ns, ret->to_ns);
     }
 }
 

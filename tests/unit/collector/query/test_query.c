@@ -386,6 +386,76 @@ coverage_counts_empty_buckets_and_stops_at_now(void **state)
     ef_top_fini(&t);
 }
 
+/*
+ * Many short profiles of the same moments, as somebody imports them, cover two buckets of 31 and no
+ * more; the bucket that is not over counts by the 4 s that have passed.
+ */
+static void
+coverage_of_overlapping_fragments_is_capped_in_each_bucket(void **state)
+{
+    struct fixture *f = *state;
+    struct ef_block_pair pair = {EF_TEST_MAIN, 1, TICK};
+    struct ef_store_totals totals = {.covered_ns = 20 * (uint64_t)EF_BUCKET_NS, .instances = 1};
+    struct ef_timeline line;
+    struct ef_top t;
+
+    ef_test_put_bucket(f->store, 1, BUCKET(3), 0, &pair, 1, &totals);
+    ef_test_put_bucket(f->store, 1, BUCKET(20), 0, &pair, 1, &totals);
+    f->selector.to_ns = BUCKET(31);
+    f->selector.now_ns = BUCKET(30) + 4 * EF_NS_PER_S;
+    t = top(f, 0);
+    assert_true(fabs(t.head.coverage - 2 / 30.4) < 1e-9);
+    ef_top_fini(&t);
+    f->selector.to_ns = BUCKET(30);
+    line = timeline(f, 5 * EF_BUCKET_NS);
+    assert_true(fabs(line.head.coverage - 2 / 30.0) < 1e-9);
+    for (size_t i = 0; i < line.point_count; i++)
+        assert_true(fabs(line.points[i].coverage - (i == 0 || i == 4 ? 0.2 : 0)) < 1e-9);
+    ef_timeline_fini(&line);
+}
+
+/* Goal: what one region covers twice does not hide that another is sampled by half. */
+static void
+coverage_of_one_series_does_not_fill_another(void **state)
+{
+    struct fixture *f = *state;
+    struct ef_block_pair pair = {EF_TEST_MAIN, 1, TICK};
+    struct ef_store_totals twice = {.covered_ns = 2 * (uint64_t)EF_BUCKET_NS, .instances = 1};
+    struct ef_store_totals half = {.covered_ns = (uint64_t)EF_BUCKET_NS / 2, .instances = 1};
+    struct ef_top t;
+
+    ef_test_put_series(f->store, 2, 1, EF_TYPE_CPU, "sin");
+    ef_test_put_bucket(f->store, 1, BUCKET(0), 0, &pair, 1, &twice);
+    ef_test_put_bucket(f->store, 2, BUCKET(0), 1, &pair, 1, &half);
+    f->selector.to_ns = BUCKET(1);
+    t = top(f, 0);
+    assert_true(fabs(t.head.coverage - 0.75) < 1e-6); /* kept as float */
+    ef_top_fini(&t);
+}
+
+/* A bucket begun 4 s ago and sampled since then is covered whole; one from the future counts not at
+ * all. */
+static void
+coverage_of_an_open_bucket_is_that_of_its_past(void **state)
+{
+    struct fixture *f = *state;
+    struct ef_block_pair pair = {EF_TEST_MAIN, 1, TICK};
+    struct ef_store_totals totals = {.covered_ns = 4 * (uint64_t)EF_NS_PER_S, .instances = 1};
+    struct ef_top t;
+
+    ef_test_put_bucket(f->store, 1, BUCKET(0), 0, &pair, 1, &totals);
+    ef_test_put_bucket(f->store, 1, BUCKET(5), 0, &pair, 1, &totals);
+    f->selector.now_ns = BUCKET(0) + 4 * EF_NS_PER_S;
+    t = top(f, 0);
+    assert_true(fabs(t.head.coverage - 1) < 1e-9);
+    ef_top_fini(&t);
+    f->selector.from_ns = BUCKET(5);
+    f->selector.to_ns = BUCKET(6);
+    t = top(f, 0);
+    assert_true(t.head.coverage == 0);
+    ef_top_fini(&t);
+}
+
 /* Field faults e55, e58: a point for each step, the last bucket of the range in, the next out. */
 static void
 timeline_has_a_point_for_every_step(void **state)
@@ -525,7 +595,7 @@ range_that_needs_too_much_memory_is_refused(void **state)
     ef_query_invalidate(f->query);
     assert_int_equal(ef_query_top(f->query, &f->selector, 0, &t, &f->err), EF_ELIMIT);
     assert_non_null(strstr(f->err.msg, "largest that fits"));
-    f->selector.to_ns = BUCKET(300000);
+    f->selector.to_ns = BUCKET(100000);
     t = top(f, 0);
     assert_int_equal(t.head.samples, 10);
     ef_top_fini(&t);
@@ -609,6 +679,9 @@ main(void)
         T(inuse_is_averaged_over_time_and_summed_over_instances),
         T(inuse_of_two_versions_in_turn_is_that_of_one),
         T(coverage_counts_empty_buckets_and_stops_at_now),
+        T(coverage_of_overlapping_fragments_is_capped_in_each_bucket),
+        T(coverage_of_one_series_does_not_fill_another),
+        T(coverage_of_an_open_bucket_is_that_of_its_past),
         T(timeline_has_a_point_for_every_step),
         T(timeline_of_a_moving_range_is_stable),
         T(ranges_get_clear_answers),
