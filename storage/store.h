@@ -108,8 +108,9 @@ struct ef_store_ack {
 };
 
 struct ef_store_stat {
-    uint64_t disk_bytes;                 /* whole folder */
-    uint64_t block_bytes[EF_TIER_COUNT]; /* estimate, after compression, of blocks */
+    uint64_t disk_bytes; /* whole folder */
+    /* Estimates: as compressed on disk, and as encoded for what waits in memory to get there. */
+    uint64_t block_bytes[EF_TIER_COUNT];
     uint64_t definition_bytes, totals_bytes;
     uint64_t memory_bytes;    /* caches and write buffers */
     uint64_t blocks, samples; /* committed since open; samples as in totals */

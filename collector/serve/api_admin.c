@@ -81,7 +81,7 @@ put_time_or_null(struct ef_json *json, const char *key, bool known, int64_t ns)
     ef_json_null(json);
 }
 
-/* Counts the samples of all totals; gives up when it takes too long for a status page. */
+/* Counts the samples of all totals; stops when it takes too long for a status page. */
 struct sample_count {
     struct ef_store *store;
     uint64_t samples;
@@ -125,6 +125,41 @@ add_series(void *arg, const struct ef_store_series *series)
     return EF_OK;
 }
 
+/* Any order but that of age: a count that is cut short must not see old versions alone. */
+static void
+shuffle(struct series_list *list)
+{
+    uint64_t state = 1;
+
+    for (size_t i = list->count; i > 1; i--) {
+        size_t other;
+        uint32_t id = list->ids[i - 1];
+        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407); /* Knuth */
+        other = (size_t)(state >> 33) % i;
+        list->ids[i - 1] = list->ids[other];
+        list->ids[other] = id;
+    }
+}
+
+/* Samples in the store; estimated from as many series as time allows. 0: none, or a failure. */
+static double
+count_samples(struct ef_store *store, ef_mono_ns from)
+{
+    struct sample_count count = {.store = store, .from = from};
+    struct series_list list = {0};
+    ef_rc rc = ef_store_each_series(store, add_series, &list, NULL);
+    size_t looked = 0;
+
+    shuffle(&list);
+    while (rc == EF_OK && looked < list.count)
+        rc = ef_store_fold_totals(store, EF_TIER_10S, list.ids[looked++], INT64_MIN, INT64_MAX,
+                                  add_samples, &count, NULL);
+    free(list.ids);
+    if (rc == EF_ETIMEOUT)
+        return (double)count.samples * (double)list.count / (double)looked;
+    return rc == EF_OK ? (double)count.samples : 0;
+}
+
 /*
  * 0 = not known. The store counts only what was put since it was opened, so all totals are read,
  * at most once in COUNT_EVERY_MS.
@@ -132,26 +167,20 @@ add_series(void *arg, const struct ef_store_series *series)
 static double
 bytes_per_sample(struct ef_serve *serve, uint64_t block_bytes)
 {
-    struct sample_count count = {.store = serve->parts.store, .from = ef_mono_now()};
-    struct series_list list = {0};
-    double ret;
-    ef_rc rc;
+    ef_mono_ns now = ef_mono_now();
+    double ret, samples;
 
     pthread_mutex_lock(&serve->density_lock);
     ret = serve->bytes_per_sample;
     if (serve->density_at.ns != 0 &&
-        ef_mono_since(serve->density_at, count.from).ns < COUNT_EVERY_MS * EF_NS_PER_MS) {
+        ef_mono_since(serve->density_at, now).ns < COUNT_EVERY_MS * EF_NS_PER_MS) {
         pthread_mutex_unlock(&serve->density_lock);
         return ret;
     }
-    serve->density_at = count.from;
+    serve->density_at = now;
     pthread_mutex_unlock(&serve->density_lock);
-    rc = ef_store_each_series(count.store, add_series, &list, NULL);
-    for (size_t i = 0; i < list.count && rc == EF_OK; i++)
-        rc = ef_store_fold_totals(count.store, EF_TIER_10S, list.ids[i], INT64_MIN, INT64_MAX,
-                                  add_samples, &count, NULL);
-    free(list.ids);
-    ret = rc == EF_OK && count.samples > 0 ? (double)block_bytes / (double)count.samples : 0;
+    samples = count_samples(serve->parts.store, now);
+    ret = samples > 0 ? (double)block_bytes / samples : 0;
     pthread_mutex_lock(&serve->density_lock);
     serve->bytes_per_sample = ret;
     pthread_mutex_unlock(&serve->density_lock);
@@ -176,7 +205,7 @@ put_disk(struct ef_json *json, struct ef_serve *serve, const struct ef_store_sta
     density = block_bytes > 0 ? bytes_per_sample(serve, block_bytes) : 0;
     if (density > 0) {
         ef_json_kf64(json, "bytes_per_sample", density);
-    } else { /* nothing is on disk yet, or it is too much to count */
+    } else { /* no samples */
         ef_json_key(json, "bytes_per_sample");
         ef_json_null(json);
     }

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +48,9 @@ struct ef_db {
     bool read_only;       /* opened so after reopening for writing failed; write_lock */
     bool wounded;         /* a write failed; write_lock */
     ef_mono_ns healed_at; /* last attempt to mend background errors; write_lock */
+
+    /* Written since the store was opened: gives the mean size of what is not in a table yet. */
+    _Atomic uint64_t entries[EF_FAMILY_COUNT], entry_bytes[EF_FAMILY_COUNT];
 };
 
 /* Names to open: "default", ours, and whatever else is there (RocksDB insists on all). */
@@ -506,6 +510,13 @@ add_write(struct ef_db *db, rocksdb_writebatch_t *batch, const struct ef_write *
     }
 }
 
+static void
+count_write(struct ef_db *db, const struct ef_write *write)
+{
+    atomic_fetch_add(&db->entries[write->family], 1);
+    atomic_fetch_add(&db->entry_bytes[write->family], write->key_len + write->value_len);
+}
+
 /* write_lock is held, so the handle cannot change. */
 static ef_rc
 write_once(struct ef_db *db, const struct ef_writes *const *lists, size_t count, struct ef_err *err)
@@ -520,7 +531,13 @@ write_once(struct ef_db *db, const struct ef_writes *const *lists, size_t count,
     }
     rocksdb_write(db->handle, db->options.write, batch, &text);
     rocksdb_writebatch_destroy(batch);
-    return text == NULL ? EF_OK : fail(db, text, "writing", err);
+    if (text != NULL)
+        return fail(db, text, "writing", err);
+    for (size_t i = 0; i < count; i++) {
+        for (size_t at = 0; ef_writes_next(lists[i], &at, &write);)
+            count_write(db, &write);
+    }
+    return EF_OK;
 }
 
 ef_rc
@@ -769,4 +786,27 @@ ef_db_property(struct ef_db *db, enum ef_family family, const char *name)
         value = 0;
     end(db);
     return value;
+}
+
+/*
+ * RocksDB tells how many entries its memtables hold and how much memory (in arenas of 256 KiB), but
+ * not their bytes: so entries × their mean size, which is exact until the first table is written.
+ */
+static uint64_t
+unwritten_bytes(struct ef_db *db, enum ef_family family)
+{
+    uint64_t written = atomic_load(&db->entries[family]);
+    uint64_t waiting = ef_db_property(db, family, "rocksdb.num-entries-active-mem-table") +
+                       ef_db_property(db, family, "rocksdb.num-entries-imm-mem-tables");
+
+    if (written == 0)
+        return 0;
+    return (uint64_t)((double)waiting * (double)atomic_load(&db->entry_bytes[family]) /
+                      (double)written);
+}
+
+uint64_t
+ef_db_family_bytes(struct ef_db *db, enum ef_family family)
+{
+    return ef_db_property(db, family, "rocksdb.live-sst-files-size") + unwritten_bytes(db, family);
 }

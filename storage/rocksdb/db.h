@@ -53,6 +53,9 @@ void ef_db_suggest_compact(struct ef_db *db, enum ef_family family, const struct
 EF_MUST_USE ef_rc ef_db_compact(struct ef_db *db, struct ef_err *err);
 /* Sum of a RocksDB number over a family; 0 when unknown. */
 uint64_t ef_db_property(struct ef_db *db, enum ef_family family, const char *name);
+/* Keys and values of a family: its table files, and what waits in memory to be written to one
+ * (uncompressed, estimated). */
+uint64_t ef_db_family_bytes(struct ef_db *db, enum ef_family family);
 /* What the files of the folder occupy on disk; `suffix` NULL = all files. */
 uint64_t ef_db_folder_bytes(struct ef_db *db, const char *suffix);
 const char *ef_db_path(const struct ef_db *db);

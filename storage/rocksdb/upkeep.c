@@ -232,11 +232,10 @@ void
 ef_rocksdb_get_stat(void *arg, struct ef_store_stat *ret_stat)
 {
     struct ef_rocksdb *self = arg;
-    static const char live[] = "rocksdb.live-sst-files-size";
 
     ret_stat->disk_bytes = ef_db_folder_bytes(self->db, NULL);
-    ret_stat->definition_bytes = ef_db_property(self->db, EF_FAMILY_DICT, live);
-    ret_stat->totals_bytes = ef_db_property(self->db, EF_FAMILY_TOTALS, live);
+    ret_stat->definition_bytes = ef_db_family_bytes(self->db, EF_FAMILY_DICT);
+    ret_stat->totals_bytes = ef_db_family_bytes(self->db, EF_FAMILY_TOTALS);
     ret_stat->memory_bytes = memory_bytes(self->db);
     pthread_mutex_lock(&self->span_lock);
     for (int tier = 0; tier < EF_TIER_COUNT; tier++) {
@@ -249,5 +248,5 @@ ef_rocksdb_get_stat(void *arg, struct ef_store_stat *ret_stat)
     pthread_mutex_unlock(&self->span_lock);
     for (int tier = 0; tier < EF_TIER_COUNT; tier++)
         ret_stat->block_bytes[tier] =
-            ef_db_property(self->db, (enum ef_family)(EF_FAMILY_BLOCKS + tier), live);
+            ef_db_family_bytes(self->db, (enum ef_family)(EF_FAMILY_BLOCKS + tier));
 }

@@ -799,6 +799,41 @@ the_store_tells_what_it_holds(void **state)
     assert_true(!f->on_disk || stat.disk_bytes > stat.block_bytes[TIER]);
 }
 
+/*
+ * Goal: bytes per sample can be told as soon as something was committed, although RocksDB keeps it
+ * in memory for long, and do not jump when it goes to disk. Blocks of noise, so that compression
+ * does not move the figure.
+ */
+static void
+bytes_are_told_before_they_are_in_a_file(void **state)
+{
+    enum { BLOCKS = 50, BLOCK_LEN = 2000 };
+    struct fixture *f = *state;
+    struct ef_store_stat before, after;
+    uint8_t block[BLOCK_LEN];
+    uint64_t noise = 1;
+
+    for (int i = 0; i < BLOCKS; i++) {
+        struct ef_store_batch *batch = begin(f);
+        struct ef_store_totals totals = {.samples = 1000};
+        for (size_t at = 0; at < sizeof(block); at++) {
+            noise = noise * UINT64_C(6364136223846793005) + 1442695040888963407u;
+            block[at] = (uint8_t)(noise >> 56);
+        }
+        assert_int_equal(ef_store_put_block(batch, TIER, 1, i, 1, block, sizeof(block), NULL),
+                         EF_OK);
+        assert_int_equal(ef_store_put_totals(batch, TIER, 1, i, 1, &totals, NULL), EF_OK);
+        commit(f, batch);
+        ef_store_get_stat(f->store, &before);
+        assert_in_range(before.block_bytes[TIER], (i + 1) * BLOCK_LEN, (i + 1) * (BLOCK_LEN + 64));
+    }
+    assert_true(before.totals_bytes > 0);
+    assert_int_equal(ef_store_compact(f->store, NULL), EF_OK);
+    ef_store_get_stat(f->store, &after);
+    assert_in_range(after.block_bytes[TIER], before.block_bytes[TIER] * 9 / 10,
+                    before.block_bytes[TIER] * 11 / 10);
+}
+
 static void
 wrong_ids_and_tiers_are_refused(void **state)
 {
@@ -1187,6 +1222,7 @@ run(char *backend)
         TEST(a_callback_stops_its_iteration_with_its_own_code),
         TEST(a_callback_may_read_the_store),
         TEST(the_store_tells_what_it_holds),
+        TEST(bytes_are_told_before_they_are_in_a_file),
         TEST(wrong_ids_and_tiers_are_refused),
         TEST(readers_during_commits_see_whole_batches),
         TEST(several_threads_may_commit),
