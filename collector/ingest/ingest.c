@@ -33,7 +33,7 @@
                                 */
 #define QUIET_MS 50 /* see closer.h: peers have one request under way, which is not answered */
 #define CLOSE_WAIT_MS 400
-#define PROBE_JOIN_S 3 /* two probes of a second each may be under way */
+#define PROBE_END_S 3 /* two probes of a second each may be under way */
 /* SP protocol numbers (nng/protocol.h of the peers): PUB 2.0, SUB 2.1, REQ 3.0, REP 3.1. */
 #define SP_PUB 0x20
 #define SP_SUB 0x21
@@ -58,9 +58,9 @@ struct ef_ingest {
     pthread_t apply_thread, sync_thread, probe_thread;
     bool applying, syncing, probing; /* threads that were started */
     bool sub_open, rep_open, queue_open;
-    pthread_mutex_t lock; /* guards `closing` */
+    pthread_mutex_t lock; /* guards closing, probe_ended */
     pthread_cond_t closed;
-    bool closing;
+    bool closing, probe_ended;
     bool hung; /* nng did not let go of the sockets: our memory must stay */
     struct refusals apply_refusals, sync_refusals;
     int64_t pressure_ns; /* apply thread: last flush for want of memory */
@@ -340,6 +340,10 @@ probe_main(void *arg)
         probe(ingest, &ingest->sub);
         probe(ingest, &ingest->rep);
     }
+    pthread_mutex_lock(&ingest->lock);
+    ingest->probe_ended = true;
+    pthread_cond_broadcast(&ingest->closed);
+    pthread_mutex_unlock(&ingest->lock);
     return NULL;
 }
 
@@ -560,21 +564,34 @@ join(pthread_t thread, bool *started)
     *started = false;
 }
 
+/* Waits until the probe thread says that it ends. False: it has not within PROBE_END_S. */
+static bool
+wait_probe_ended(struct ef_ingest *ingest)
+{
+    struct timespec until;
+    bool ended;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += PROBE_END_S;
+    pthread_mutex_lock(&ingest->lock);
+    while (!ingest->probe_ended &&
+           pthread_cond_timedwait(&ingest->closed, &ingest->lock, &until) != ETIMEDOUT)
+        ;
+    ended = ingest->probe_ended;
+    pthread_mutex_unlock(&ingest->lock);
+    return ended;
+}
+
 /* It may be closing a listener, which hangs as closing a socket does. */
 static void
 join_probe(struct ef_ingest *ingest)
 {
-    struct timespec until;
-
-    if (!ingest->probing)
-        return;
-    ingest->probing = false;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += PROBE_JOIN_S;
-    if (pthread_clockjoin_np(ingest->probe_thread, NULL, CLOCK_MONOTONIC, &until) == 0)
-        return;
-    pthread_detach(ingest->probe_thread);
-    ingest->hung = true;
+    if (ingest->probing && !wait_probe_ended(ingest)) {
+        pthread_detach(ingest->probe_thread);
+        ingest->probing = false;
+        ingest->hung = true;
+    }
+    join(ingest->probe_thread, &ingest->probing);
 }
 
 void
