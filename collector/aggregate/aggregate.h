@@ -81,6 +81,18 @@ EF_MUST_USE ef_rc ef_aggregate_request_collect(struct ef_aggregate *aggregate, c
                                                int64_t now_ns, struct ef_err *err);
 
 /*
+ * Who would hear such a request ("" = any). Not every publisher names targets: with `target` false
+ * and `publisher` true somebody may still hear it.
+ */
+struct ef_reach {
+    bool version;   /* a version of this name has sent or was imported */
+    bool target;    /* an agent named such a target within the last minute */
+    bool publisher; /* any publisher is connected */
+};
+void ef_aggregate_reach(struct ef_aggregate *aggregate, const char *account, const char *worker,
+                        const char *version, int64_t now_ns, struct ef_reach *ret_reach);
+
+/*
  * Writes what was gathered as parts of its buckets, in one store batch with definitions and acks.
  * Other threads go on applying. On failure everything stays in memory and is tried again at the
  * next flush. EF_OK also when there was nothing.

@@ -22,7 +22,10 @@ ef_cli_collect(struct ef_cli *cli)
     if (code != EF_CLI_OK)
         return code;
     if (!json_is_true(json_object_get(answer.json, "requested"))) {
-        ef_cli_say("the collector did not ask any agent of worker '%s'", cli->values.worker_id);
+        const char *message = ef_cli_member_text(answer.json, "message");
+        if (*message == '\0')
+            message = "the collector did not say why";
+        ef_cli_say("no agent was asked: %s", message);
         code = EF_CLI_NOTHING;
     } else {
         ef_cli_say("the agents of worker '%s' are asked to end their profiles; the samples follow "

@@ -121,6 +121,22 @@ append_samples(const struct ef_cli *cli, const json_t *status, struct ef_buf *ou
 }
 
 static void
+append_imported(const struct ef_cli *cli, const json_t *status, struct ef_buf *out)
+{
+    const json_t *imported = json_object_get(status, "imported");
+    double profiles = ef_cli_member_number(imported, "profiles");
+    char samples[64], text[64];
+
+    if (!(profiles > 0))
+        return;
+    append_label(cli, "imported", out);
+    ef_buf_printf(
+        out, "%s samples of %s profile%s\n",
+        ef_cli_count_text(ef_cli_member_number(imported, "samples"), samples, sizeof(samples)),
+        ef_cli_count_text(profiles, text, sizeof(text)), profiles > 1 ? "s" : "");
+}
+
+static void
 append_limits(const struct ef_cli *cli, const json_t *status, struct ef_buf *out)
 {
     const json_t *limit;
@@ -258,6 +274,7 @@ ef_cli_status(struct ef_cli *cli)
         append_memory(cli, answer.json, &cli->out);
         append_disk(cli, answer.json, &cli->out);
         append_samples(cli, answer.json, &cli->out);
+        append_imported(cli, answer.json, &cli->out);
         append_limits(cli, answer.json, &cli->out);
         append_publishers(cli, answer.json, &cli->out);
         append_targets(cli, answer.json, &cli->out);

@@ -27,23 +27,78 @@ ef_serve_resident_bytes(void)
 #define COUNT_MS_MAX 250     /* of a status answer spent on counting samples; chosen */
 #define COUNT_EVERY_MS 60000 /* chosen */
 
+/* Why asking for a collection would reach nobody; NULL when somebody may hear it. */
+static const char *
+why_nobody(struct ef_aggregate *aggregate, const char *account, const char *worker,
+           const char *version, int64_t now_ns)
+{
+    struct ef_reach reach;
+
+    ef_aggregate_reach(aggregate, account, worker, version, now_ns, &reach);
+    if (reach.target || (reach.version && reach.publisher))
+        return NULL;
+    if (reach.version)
+        return "no_agent";
+    if (version[0] == '\0')
+        return "no_such_worker";
+    ef_aggregate_reach(aggregate, account, worker, "", now_ns, &reach);
+    return reach.target || reach.version ? "no_such_version" : "no_such_worker";
+}
+
+static void
+put_collect(const char *reason, const struct ef_selector *selector, struct ef_answer *answer)
+{
+    struct ef_json json;
+    char message[256];
+
+    if (reason == NULL) {
+        answer->status = 202;
+        ef_buf_append_str(&answer->body, "{\"requested\":true}\n");
+        return;
+    }
+    if (strcmp(reason, "no_agent") == 0)
+        snprintf(message, sizeof(message), "no agent is connected that could sample worker '%.80s'",
+                 selector->worker);
+    else if (strcmp(reason, "no_such_version") == 0)
+        snprintf(message, sizeof(message), "nobody samples version '%.64s' of worker '%.80s'",
+                 selector->versions[0], selector->worker);
+    else
+        snprintf(message, sizeof(message), "nobody samples a worker '%.80s'", selector->worker);
+    ef_json_init(&json, &answer->body);
+    ef_json_object(&json);
+    ef_json_kbool(&json, "requested", false);
+    ef_json_kstr(&json, "reason", reason);
+    ef_json_kstr(&json, "message", message);
+    ef_json_object_end(&json);
+    ef_buf_append_str(&answer->body, "\n");
+}
+
+/* Asks for those versions that somebody may sample; the reason is that of the first nobody does. */
 ef_rc
 ef_serve_collect(struct ef_request *request, struct ef_answer *answer, struct ef_err *err)
 {
-    const char *account = ef_request_param(request, "account");
+    struct ef_aggregate *aggregate = request->serve->parts.aggregate;
+    const char *account = ef_request_param(request, "account"), *reason = NULL;
     struct ef_selector selector;
     ef_rc rc = ef_request_selector(request, &selector, answer, err);
+    size_t count = rc == EF_OK && selector.version_count > 0 ? selector.version_count : 1;
+    bool asked = false;
 
-    for (size_t i = 0; rc == EF_OK && i < (selector.version_count > 0 ? selector.version_count : 1);
-         i++)
-        rc = ef_aggregate_request_collect(
-            request->serve->parts.aggregate, account != NULL ? account : "", selector.worker,
-            selector.version_count > 0 ? selector.versions[i] : "", request->now_ns, err);
-    if (rc != EF_OK)
-        return rc;
-    answer->status = 202;
-    ef_buf_append_str(&answer->body, "{\"requested\":true}\n");
-    return EF_OK;
+    if (account == NULL)
+        account = "";
+    for (size_t i = 0; rc == EF_OK && i < count; i++) {
+        const char *version = selector.version_count > 0 ? selector.versions[i] : "";
+        const char *why = why_nobody(aggregate, account, selector.worker, version, request->now_ns);
+        if (why == NULL)
+            rc = ef_aggregate_request_collect(aggregate, account, selector.worker, version,
+                                              request->now_ns, err);
+        asked |= why == NULL;
+        if (reason == NULL)
+            reason = why;
+    }
+    if (rc == EF_OK)
+        put_collect(asked ? NULL : reason, &selector, answer);
+    return rc;
 }
 
 ef_rc
@@ -55,6 +110,16 @@ ef_serve_flush(struct ef_request *request, struct ef_answer *answer, struct ef_e
     if (rc == EF_OK)
         ef_buf_append_str(&answer->body, "{\"flushed\":true}\n");
     return rc;
+}
+
+static void
+put_imported(struct ef_json *json, struct ef_serve *serve)
+{
+    ef_json_key(json, "imported");
+    ef_json_object(json);
+    ef_json_ku64(json, "profiles", atomic_load(&serve->imported_profiles));
+    ef_json_ku64(json, "samples", atomic_load(&serve->imported_samples));
+    ef_json_object_end(json);
 }
 
 static void
@@ -264,6 +329,7 @@ ef_serve_status(struct ef_request *request, struct ef_answer *answer, struct ef_
     ef_json_time(&json, "started", serve->started_ns);
     ef_json_time(&json, "now", request->now_ns);
     ef_aggregate_status(serve->parts.aggregate, request->now_ns, &json);
+    put_imported(&json, request->serve);
     put_memory(&json, serve, &stat);
     put_disk(&json, request->serve, &stat);
     put_limits(&json);

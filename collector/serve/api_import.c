@@ -275,6 +275,45 @@ put_result(const struct importing *importing, uint64_t samples, uint64_t stacks,
     ef_buf_append_str(&answer->body, "\n");
 }
 
+#define IMPORTED_META "imported" /* in the store: profiles, samples; le64 each */
+
+void
+ef_serve_load_imported(struct ef_serve *serve)
+{
+    struct ef_buf value;
+    struct ef_cursor cursor;
+
+    ef_buf_init(&value, 64);
+    EF_IGNORE(ef_store_get_meta(serve->parts.store, IMPORTED_META, &value, NULL),
+              "a figure for people: nothing depends on it");
+    cursor = ef_cursor_of(value.data, value.len);
+    serve->imported_profiles = ef_cursor_le64(&cursor);
+    serve->imported_samples = ef_cursor_le64(&cursor);
+    ef_buf_fini(&value);
+}
+
+/* The samples are on disk already: a crash right now makes the figure one import too small. */
+static void
+count_imported(struct ef_serve *serve, uint64_t samples)
+{
+    struct ef_store_batch *batch = NULL;
+    struct ef_buf value;
+    ef_rc rc;
+
+    serve->imported_profiles += 1;
+    serve->imported_samples = ef_sat_add_u64(serve->imported_samples, samples);
+    ef_buf_init(&value, 64);
+    ef_buf_put_le64(&value, serve->imported_profiles);
+    ef_buf_put_le64(&value, serve->imported_samples);
+    rc = value.failed ? EF_ENOMEM : ef_store_batch_open(serve->parts.store, &batch, NULL);
+    if (rc == EF_OK)
+        rc = ef_store_put_meta(batch, IMPORTED_META, value.data, value.len, NULL);
+    if (rc == EF_OK)
+        EF_IGNORE(ef_store_commit(serve->parts.store, batch, NULL), "written with the next import");
+    ef_store_batch_free(batch);
+    ef_buf_fini(&value);
+}
+
 static ef_rc
 book(struct ef_request *request, struct importing *importing, struct ef_answer *answer,
      struct ef_err *err)
@@ -304,8 +343,10 @@ book(struct ef_request *request, struct importing *importing, struct ef_answer *
         ef_err_prefix(err, "taken, but not yet on disk");
         return rc;
     }
-    put_result(importing, type_count >= 0 && samples > 0 ? (uint64_t)samples : profile->samples,
-               stacks, answer);
+    if (type_count < 0 || samples <= 0)
+        samples = (int64_t)profile->samples;
+    count_imported(request->serve, (uint64_t)samples);
+    put_result(importing, (uint64_t)samples, stacks, answer);
     return EF_OK;
 }
 

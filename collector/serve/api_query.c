@@ -8,6 +8,7 @@
 
 #include "collector/serve/internal.h"
 #include "proto/base/metric.h"
+#include "proto/base/text.h"
 #include "proto/formats/formats.h"
 
 #define TOP_LIMIT_DEFAULT 1000u /* functions; the rest is in `other` */
@@ -227,16 +228,14 @@ put_top(struct ef_buf *body, const struct ef_top *top)
 static ef_rc
 read_limit(const struct ef_request *request, size_t *ret_limit, struct ef_err *err)
 {
-    const char *text = ef_request_param(request, "limit");
-    char *end;
-    unsigned long limit;
+    const char *text = ef_request_param(request, "limit"), *end = text;
+    uint64_t limit;
 
     if (text == NULL) {
         *ret_limit = TOP_LIMIT_DEFAULT;
         return EF_OK;
     }
-    limit = strtoul(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || limit < 1 || limit > TOP_LIMIT_MAX)
+    if (!ef_u64_read(&end, 10, &limit) || *end != '\0' || limit < 1 || limit > TOP_LIMIT_MAX)
         return ef_err_set(err, EF_EINVAL, "parameter 'limit': '%.32s' is not a number from 1 to %u",
                           text, TOP_LIMIT_MAX);
     *ret_limit = limit;

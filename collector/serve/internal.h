@@ -25,6 +25,8 @@ struct ef_serve {
     unsigned queries;                 /* under way */
     atomic_uint_least64_t body_bytes; /* of all requests being read */
     pthread_mutex_t import_lock;      /* one import at a time: it is the largest memory user */
+    /* Ever, as far as the store remembers; written under import_lock. */
+    atomic_uint_least64_t imported_profiles, imported_samples;
     struct ef_serve_http *http;
     pthread_mutex_t density_lock; /* guards the two below; nothing is called with it held */
     double bytes_per_sample;
@@ -90,6 +92,8 @@ EF_MUST_USE ef_rc ef_request_time(const struct ef_request *request, const char *
 EF_MUST_USE ef_rc ef_request_selector(const struct ef_request *request,
                                       struct ef_selector *ret_selector, struct ef_answer *answer,
                                       struct ef_err *err);
+/* Reads from the store how much was imported before; missing or damaged counts as nothing. */
+void ef_serve_load_imported(struct ef_serve *serve);
 void ef_json_time(struct ef_json *json, const char *key, int64_t ns);
 void ef_answer_hint(struct ef_answer *answer, const char *fmt, ...) EF_PRINTF(2, 3);
 /* Turns an error into the body that API.md promises. */

@@ -55,6 +55,7 @@ ef_serve_open(const struct ef_serve_parts *parts, const struct ef_serve_options 
     pthread_mutex_init(&serve->density_lock, NULL);
     pthread_mutex_init(&serve->query_lock, NULL);
     pthread_cond_init(&serve->query_ended, NULL);
+    ef_serve_load_imported(serve);
     rc = set_hosts(serve, err);
     if (rc == EF_OK)
         rc = ef_serve_http_open(serve, &serve->http, err);

@@ -195,8 +195,91 @@ import_is_there_at_once_in_every_answer(void **state)
     expect(f, "\r\n\r\nok\n");
     assert_int_equal(post(f, "/api/v1/flush", ""), 200);
     expect(f, "{\"flushed\":true}");
+}
+
+/* One sync of an agent that has one target, `worker` of version "v9", or none (NULL). */
+static void
+agent_syncs(struct fixture *f, const char *worker)
+{
+    static const uint8_t publisher[16] = "agent-of-a-host";
+    Everflame__V1__SyncRequest request = EVERFLAME__V1__SYNC_REQUEST__INIT;
+    Everflame__V1__TargetStatus target = EVERFLAME__V1__TARGET_STATUS__INIT;
+    Everflame__V1__TargetStatus *targets[] = {&target};
+    Everflame__V1__Source source = EVERFLAME__V1__SOURCE__INIT;
+    Everflame__V1__SyncReply reply;
+    struct ef_sync_arena *arena = ef_sync_arena_open();
+
+    source.account = (char *)(uintptr_t) "acct";
+    source.worker = (char *)(uintptr_t)worker;
+    source.version = (char *)(uintptr_t) "v9";
+    target.source = &source;
+    request.targets = targets;
+    request.n_targets = worker != NULL;
+    if (ef_aggregate_sync(f->aggregate, publisher, &request, ef_wall_now().ns, arena, &reply,
+                          &f->err) != EF_OK)
+        fail_msg("sync: %s", f->err.msg);
+    ef_sync_arena_free(arena);
+}
+
+/* A worker that nobody has: saying "requested" would have somebody wait for samples in vain. */
+static void
+collect_says_when_nobody_can_hear_it(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(post(f, "/api/v1/collect?worker=nobody", ""), 200);
+    expect(f, "{\"requested\":false,\"reason\":\"no_such_worker\",\"message\":\"nobody samples");
+    import_now(f);
+    assert_int_equal(post(f, "/api/v1/collect?worker=shop", ""), 200);
+    expect(f, "\"reason\":\"no_agent\"");
+    agent_syncs(f, NULL);
     assert_int_equal(post(f, "/api/v1/collect?worker=shop", ""), 202);
     expect(f, "{\"requested\":true}");
+    assert_int_equal(post(f, "/api/v1/collect?worker=shop&version=v7", ""), 200);
+    expect(f, "\"reason\":\"no_such_version\"");
+    assert_int_equal(post(f, "/api/v1/collect?worker=shop&version=v7&version=v1", ""), 202);
+    assert_int_equal(post(f, "/api/v1/collect?worker=shop&account=other", ""), 200);
+    expect(f, "no_such_worker");
+}
+
+/* The first profile of a new worker may be minutes away: an agent's target is enough. */
+static void
+collect_reaches_a_target_that_has_sent_nothing_yet(void **state)
+{
+    struct fixture *f = *state;
+
+    agent_syncs(f, "fresh");
+    assert_int_equal(post(f, "/api/v1/collect?worker=fresh", ""), 202);
+    assert_int_equal(post(f, "/api/v1/collect?worker=fresh&version=v9&account=acct", ""), 202);
+    assert_int_equal(post(f, "/api/v1/collect?worker=fresh&version=v8", ""), 200);
+    expect(f, "no_such_version");
+    assert_int_equal(post(f, "/api/v1/collect?worker=fres", ""), 200);
+    expect(f, "no_such_worker");
+}
+
+/* Imports are no publisher's: they stand beside its sums, also after a restart. */
+static void
+status_counts_what_was_imported(void **state)
+{
+    struct fixture *f = *state;
+    struct ef_serve_options options = {.address = "127.0.0.1:0"};
+    struct ef_serve_parts parts = {.store = f->store, .aggregate = f->aggregate, .query = f->query};
+
+    assert_int_equal(get(f, "/api/v1/status"), 200);
+    expect(f, "\"imported\":{\"profiles\":0,\"samples\":0}");
+    expect(f, "\"bytes_per_sample\":null");
+    import_now(f);
+    import_now(f);
+    assert_int_equal(post(f, "/api/v1/import?worker=shop&version=v1", "{\"nodes\": 7}"), 422);
+    for (int life = 0; life < 2; life++) {
+        assert_int_equal(get(f, "/api/v1/status"), 200);
+        expect(f, "\"imported\":{\"profiles\":2,\"samples\":80}");
+        expect(f, "\"samples\":{\"published\":0,\"stored\":0,\"lost\":0");
+        assert_null(strstr(f->answer, "\"bytes_per_sample\":null"));
+        ef_serve_free(f->serve);
+        f->serve = NULL;
+        assert_int_equal(ef_serve_open(&parts, &options, &f->serve, &f->err), EF_OK);
+    }
 }
 
 /* All or nothing, and one sentence why not. */
@@ -418,6 +501,9 @@ main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(import_is_there_at_once_in_every_answer),
+        T(collect_says_when_nobody_can_hear_it),
+        T(collect_reaches_a_target_that_has_sent_nothing_yet),
+        T(status_counts_what_was_imported),
         T(import_refuses_what_it_cannot_keep),
         T(empty_results_say_why),
         T(bad_parameters_are_named),
