@@ -70,6 +70,9 @@ ef_fragment_cpu(const struct ef_world *world, const struct ef_source *source,
         const struct ef_slice *slice = &cpu->slices[i];
         const struct ef_usage_bucket *bucket = ef_usage_find(usage, slice->start_ns);
         fragment.stratum = ef_usage_is_hot(bucket);
+        /* A bucket may have begun after the last reading: then the one before tells most. */
+        if (bucket == NULL)
+            bucket = ef_usage_find(usage, slice->start_ns - EF_USAGE_BUCKET_NS);
         fragment.weight_milli = weight_milli * ef_usage_run_milli(bucket) / 1000;
         fragment.pause_ns = i + 1 == cpu->slice_count ? (uint64_t)gauges->pause_ns : 0;
         rc = add_slice(world, &fragment, cpu, slice, err);

@@ -283,10 +283,12 @@ static double
 isolate_cores(const struct ef_isolate *isolate)
 {
     int64_t wall_ns = wall_of(isolate);
+    double process = process_cores(isolate, wall_ns - 60 * EF_NS_PER_S, wall_ns);
 
-    if (isolate->target->isolate_count > 1)
+    /* Its own is as old as its last profile, up to an hour; it never uses more than its process. */
+    if (isolate->target->isolate_count > 1 && (process < 0 || isolate->cores < process))
         return isolate->cores;
-    return process_cores(isolate, wall_ns - 60 * EF_NS_PER_S, wall_ns);
+    return process;
 }
 
 static struct ef_plan_facts
@@ -992,6 +994,20 @@ step_heap(struct ef_isolate *isolate, int64_t now_ns)
 /* --- the whole ------------------------------------------------------------------------------- */
 
 static void
+follow_level(struct ef_isolate *isolate)
+{
+    struct ef_plan_facts facts = facts_of(isolate);
+    int64_t now_ns = now_of(isolate);
+    uint64_t interval_ns = isolate->plan.interval_ns;
+
+    ef_plan_make(&facts, &isolate->plan);
+    if (isolate->rotate_ns > now_ns &&
+        ef_plan_ends_early(&facts, &isolate->plan, isolate->rotate_ns - now_ns))
+        isolate->rotate_ns = now_ns;
+    isolate->plan.interval_ns = interval_ns;
+}
+
+static void
 take_orders(struct ef_isolate *isolate)
 {
     enum ef_plan_level level;
@@ -1010,11 +1026,8 @@ take_orders(struct ef_isolate *isolate)
         isolate->retry_ns = 0;
     isolate->level = level;
     /* The interval changes at a rotation; off, and heap, at once. */
-    if (isolate->probed && isolate->running && isolate->plan.mode != EF_MODE_BURST) {
-        struct ef_plan before = isolate->plan;
-        replan(isolate);
-        isolate->plan.interval_ns = before.interval_ns;
-    }
+    if (isolate->probed && isolate->running && isolate->plan.mode != EF_MODE_BURST)
+        follow_level(isolate);
 }
 
 int64_t

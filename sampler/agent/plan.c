@@ -279,6 +279,18 @@ ef_plan_cost(const struct ef_plan_facts *facts, const struct ef_plan *plan)
     return cost;
 }
 
+bool
+ef_plan_ends_early(const struct ef_plan_facts *facts, const struct ef_plan *plan, int64_t left_ns)
+{
+    double price = (double)ef_plan_tick_price(facts->price, facts->cores), saving;
+
+    if (plan->mode != EF_MODE_STEADY || facts->interval_now_ns == 0 ||
+        plan->interval_ns / 5 * 4 <= facts->interval_now_ns)
+        return false; /* the same class of ticks, or faster ones */
+    saving = price / (double)facts->interval_now_ns - price / (double)plan->interval_ns;
+    return saving * (double)left_ns > (facts->overlap ? 0 : (double)plan->pause_ns);
+}
+
 /* Which candidate to take down to `level` next; SIZE_MAX = none left above it. */
 static size_t
 next_victim(const struct ef_plan_candidate *candidates, size_t count, enum ef_plan_level level)

@@ -97,6 +97,13 @@ int64_t ef_plan_tick_price(const struct ef_plan_price *price, double cores);
 double ef_plan_cost(const struct ef_plan_facts *facts, const struct ef_plan *plan);
 
 /*
+ * Whether a profile that would run on for left_ns should be ended now, because the plan's ticks are
+ * slower and save more than the pause costs: a rotation may be an hour away.
+ */
+bool ef_plan_ends_early(const struct ef_plan_facts *facts, const struct ef_plan *plan,
+                        int64_t left_ns);
+
+/*
  * Shares a budget: sets a level for each candidate so that the costs sum to at most the budget.
  * Goes through the levels in order, and inside a level first to where it saves most; the last level
  * (off) first to where the least CPU is seen for the price. `level` of the candidates is the

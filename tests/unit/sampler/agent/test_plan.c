@@ -645,6 +645,33 @@ missing_exit_guard_means_slow_ticks_unless_an_interval_is_given(void **state)
     assert_false(plan.guard_missing);
 }
 
+/* Goal: an hour of 20 ms ticks is not run to its end where slow ones are due and a pause costs
+ * less. */
+static void
+profile_ends_early_where_slower_ticks_save_more_than_the_pause(void **state)
+{
+    struct ef_plan_facts facts = workerd_facts();
+    struct ef_plan plan;
+
+    (void)state;
+    facts.cores = 0.5;
+    facts.interval_now_ns = (uint64_t)(20 * MS);
+    facts.level = EF_LEVEL_SLOW_TICKS;
+    ef_plan_add_pause(&facts.starts, 50 * MS);
+    ef_plan_make(&facts, &plan);
+    assert_true(near(plan.interval_ns, 100));
+    /* 64 us / 20 ms - 64 us / 100 ms = 2.6 ms a second: 50 ms are saved in 20 s. */
+    assert_true(ef_plan_ends_early(&facts, &plan, 25 * S));
+    assert_false(ef_plan_ends_early(&facts, &plan, 15 * S));
+    facts.overlap = true; /* no pause: at once */
+    assert_true(ef_plan_ends_early(&facts, &plan, 1 * S));
+    facts.overlap = false;
+    facts.interval_now_ns = (uint64_t)(95 * MS);
+    assert_false(ef_plan_ends_early(&facts, &plan, 3600 * S)); /* the same class */
+    facts.interval_now_ns = 0;
+    assert_false(ef_plan_ends_early(&facts, &plan, 3600 * S)); /* nothing runs */
+}
+
 int
 main(void)
 {
@@ -679,6 +706,7 @@ main(void)
         cmocka_unit_test(waiting_is_split_at_bucket_borders_like_cpu),
         cmocka_unit_test(contention_is_that_of_the_thread_that_ran_most_since),
         cmocka_unit_test(missing_exit_guard_means_slow_ticks_unless_an_interval_is_given),
+        cmocka_unit_test(profile_ends_early_where_slower_ticks_save_more_than_the_pause),
         cmocka_unit_test(ring_forgets_the_oldest_and_survives_clock_steps),
     };
 
