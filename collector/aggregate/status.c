@@ -6,8 +6,8 @@
 
 #include "proto/base/json.h"
 #include "proto/base/limit.h"
+#include "proto/base/text.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,8 +64,7 @@ write_publisher(const struct ef_publisher_view *publisher, const struct sums *su
 {
     char id[33];
 
-    for (size_t i = 0; i < 16; i++)
-        snprintf(id + 2 * i, 3, "%02x", publisher->id[i]);
+    ef_hex_write(id, publisher->id, 16);
     ef_json_object(json);
     ef_json_kstr(json, "name", publisher->name);
     ef_json_kstr(json, "publisher", id);

@@ -120,11 +120,21 @@ ef_buf_put_zigzag(struct ef_buf *buf, int64_t value)
     return ef_buf_put_varint(buf, ((uint64_t)value << 1) ^ (uint64_t)(value >> 63));
 }
 
-static void
-store_le(uint8_t *bytes, uint64_t value, size_t len)
+void
+ef_put_le(uint8_t *bytes, uint64_t value, size_t len)
 {
     for (size_t i = 0; i < len; i++)
         bytes[i] = (uint8_t)(value >> (8 * i));
+}
+
+uint64_t
+ef_get_le(const uint8_t *bytes, size_t len)
+{
+    uint64_t value = 0;
+
+    for (size_t i = 0; i < len; i++)
+        value |= (uint64_t)bytes[i] << (8 * i);
+    return value;
 }
 
 static void
@@ -139,7 +149,7 @@ ef_buf_put_le32(struct ef_buf *buf, uint32_t value)
 {
     uint8_t bytes[4];
 
-    store_le(bytes, value, 4);
+    ef_put_le(bytes, value, 4);
     return ef_buf_append(buf, bytes, 4);
 }
 
@@ -148,7 +158,7 @@ ef_buf_put_le64(struct ef_buf *buf, uint64_t value)
 {
     uint8_t bytes[8];
 
-    store_le(bytes, value, 8);
+    ef_put_le(bytes, value, 8);
     return ef_buf_append(buf, bytes, 8);
 }
 

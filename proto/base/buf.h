@@ -41,6 +41,10 @@ uint8_t *ef_buf_take(struct ef_buf *buf, size_t *ret_len);
 /* EF_OK, or EF_ENOMEM / EF_ELIMIT with text when an append failed. `what` names the content. */
 EF_MUST_USE ef_rc ef_buf_check(const struct ef_buf *buf, const char *what, struct ef_err *err);
 
+/* Little-endian numbers in place; len is 1 to 8. */
+void ef_put_le(uint8_t *bytes, uint64_t value, size_t len);
+uint64_t ef_get_le(const uint8_t *bytes, size_t len);
+
 /* Reader: after the first read that does not fit, `failed` is set and every read gives 0. */
 struct ef_cursor {
     const uint8_t *at;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "proto/base/limit.h"
+#include "proto/base/text.h"
 #include "proto/base/time.h"
 
 ef_rc
@@ -24,12 +25,10 @@ ef_size_parse(const char *text, uint64_t *ret_bytes, struct ef_err *err)
                  {"MB", 1000000},   {"GB", 1000000000}, {"KiB", 1u << 10}, {"MiB", 1u << 20},
                  {"GiB", 1u << 30}, {"k", 1u << 10},    {"K", 1u << 10},   {"M", 1u << 20},
                  {"G", 1u << 30}};
-    char *end;
+    const char *end = text;
     uint64_t number, bytes;
 
-    errno = 0;
-    number = strtoull(text, &end, 10);
-    if (errno == 0 && isdigit((unsigned char)*text)) {
+    if (ef_u64_read(&end, 10, &number)) {
         for (size_t i = 0; i < EF_COUNT_OF(units); i++) {
             if (strcmp(end, units[i].suffix) == 0 &&
                 !__builtin_mul_overflow(number, units[i].factor, &bytes)) {
@@ -47,6 +46,7 @@ parse_number(const struct ef_option *option, const char *text, double *ret_numbe
              uint64_t *ret_whole, struct ef_err *err)
 {
     ef_span_ns span;
+    const char *next = text;
     char *end;
     ef_rc rc = EF_OK;
 
@@ -60,9 +60,7 @@ parse_number(const struct ef_option *option, const char *text, double *ret_numbe
             *ret_whole = (uint64_t)(span.ns / EF_NS_PER_MS);
         break;
     case EF_OPT_U64:
-        errno = 0;
-        *ret_whole = strtoull(text, &end, 10);
-        if (!isdigit((unsigned char)*text) || *end != '\0' || errno != 0)
+        if (!ef_u64_read(&next, 10, ret_whole) || *next != '\0')
             rc = ef_err_set(err, EF_EINVAL, "'%.64s' is not a whole number", text);
         break;
     default:

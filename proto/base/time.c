@@ -4,7 +4,6 @@
 #include "proto/base/time.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include <time.h>
 
 #include "proto/base/limit.h"
+#include "proto/base/text.h"
 
 static int64_t
 clock_ns(clockid_t id)
@@ -63,15 +63,11 @@ ef_span_parse(const char *text, ef_span_ns *ret, struct ef_err *err)
         return ef_err_set(err, EF_EINVAL,
                           "an empty text is not a length of time; write for example 90s or 15m");
     while (*at != '\0') {
-        char *end;
+        const char *end = at;
         int64_t unit = 0, part;
         uint64_t number;
 
-        if (!isdigit((unsigned char)*at))
-            goto bad;
-        errno = 0;
-        number = strtoull(at, &end, 10);
-        if (errno != 0 || number > INT64_MAX)
+        if (!ef_u64_read(&end, 10, &number) || number > INT64_MAX)
             goto bad;
         for (size_t i = 0; i < EF_COUNT_OF(span_units) && unit == 0; i++) {
             size_t len = strlen(span_units[i].suffix);

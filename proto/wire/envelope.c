@@ -51,23 +51,6 @@ ef_wire_mac(const uint8_t key[EF_WIRE_KEY_BYTES], const uint8_t *signed_part,
 }
 
 static void
-put_le(uint8_t *at, uint64_t value, int bytes)
-{
-    for (int i = 0; i < bytes; i++)
-        at[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t
-get_le(const uint8_t *at, int bytes)
-{
-    uint64_t value = 0;
-
-    for (int i = 0; i < bytes; i++)
-        value |= (uint64_t)at[i] << (8 * i);
-    return value;
-}
-
-static void
 write_header(const struct ef_wire_header *header, uint8_t *at)
 {
     memcpy(at, MAGIC, 4);
@@ -75,11 +58,11 @@ write_header(const struct ef_wire_header *header, uint8_t *at)
     at[AT_FLAGS] = header->flags;
     at[AT_VERSION] = EF_WIRE_VERSION;
     at[AT_RESERVED] = 0;
-    put_le(at + AT_KEY_ID, header->key_id, 4);
-    put_le(at + AT_RAW_BYTES, header->raw_bytes, 4);
+    ef_put_le(at + AT_KEY_ID, header->key_id, 4);
+    ef_put_le(at + AT_RAW_BYTES, header->raw_bytes, 4);
     memcpy(at + AT_PUBLISHER, header->publisher, EF_WIRE_PUBLISHER_BYTES);
-    put_le(at + AT_EPOCH, header->epoch, 8);
-    put_le(at + AT_SEQUENCE, header->sequence, 8);
+    ef_put_le(at + AT_EPOCH, header->epoch, 8);
+    ef_put_le(at + AT_SEQUENCE, header->sequence, 8);
 }
 
 /* One context for all threads that send with this ring; who finds it taken makes one for himself.
@@ -192,11 +175,11 @@ read_header(const uint8_t *data, size_t len, struct ef_wire_header *ret_header, 
         return ef_err_set(err, EF_ECORRUPT, "message header has unknown bits");
     header.kind = data[AT_KIND];
     header.flags = data[AT_FLAGS];
-    header.key_id = (uint32_t)get_le(data + AT_KEY_ID, 4);
-    header.raw_bytes = (uint32_t)get_le(data + AT_RAW_BYTES, 4);
+    header.key_id = (uint32_t)ef_get_le(data + AT_KEY_ID, 4);
+    header.raw_bytes = (uint32_t)ef_get_le(data + AT_RAW_BYTES, 4);
     memcpy(header.publisher, data + AT_PUBLISHER, EF_WIRE_PUBLISHER_BYTES);
-    header.epoch = get_le(data + AT_EPOCH, 8);
-    header.sequence = get_le(data + AT_SEQUENCE, 8);
+    header.epoch = ef_get_le(data + AT_EPOCH, 8);
+    header.sequence = ef_get_le(data + AT_SEQUENCE, 8);
     *ret_header = header;
     return EF_OK;
 }
@@ -217,7 +200,7 @@ ef_wire_sign_again(const struct ef_wire_keys *keys, uint8_t *data, size_t len, s
 
     if (rc != EF_OK)
         return rc;
-    put_le(data + AT_KEY_ID, id, 4);
+    ef_put_le(data + AT_KEY_ID, id, 4);
     ef_wire_mac(key, data, data + EF_WIRE_HEADER_BYTES, len - EF_WIRE_HEADER_BYTES, data + AT_MAC);
     return EF_OK;
 }

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "proto/base/text.h"
 #include "proto/base/time.h"
 
 #define PATH_BYTES 4352
@@ -75,28 +76,16 @@ address_serves(const char *hex, const char *host)
     return strcasecmp(hex, want) == 0;
 }
 
-/* The n-th word of a line, from 0; "" when there are fewer. */
-static const char *
-word_at(const char *line, unsigned n)
-{
-    line += strspn(line, " \t");
-    while (n-- > 0) {
-        line += strcspn(line, " \t\n");
-        line += strspn(line, " \t");
-    }
-    return line;
-}
-
 /* Whether a line of /proc/net/tcp is a listener on host:port. Words: number, local address, remote
  * address, state (0A = listening), …; the tenth is the inode. */
 static bool
 line_listens(const char *line, const char *host, uint16_t port)
 {
-    const char *local = word_at(line, 1);
+    const char *local = ef_word_at(line, 1);
     char hex[40];
     size_t len = strspn(local, "0123456789ABCDEFabcdef");
 
-    if (len >= sizeof(hex) || local[len] != ':' || strncmp(word_at(line, 3), "0A ", 3) != 0 ||
+    if (len >= sizeof(hex) || local[len] != ':' || strncmp(ef_word_at(line, 3), "0A ", 3) != 0 ||
         strtoul(local + len + 1, NULL, 16) != port)
         return false;
     memcpy(hex, local, len);
@@ -118,7 +107,7 @@ inode_in(const char *root, const char *table, const char *host, uint16_t port)
         return 0;
     while (found == 0 && fgets(line, sizeof(line), file) != NULL) {
         if (line_listens(line, host, port))
-            found = strtoull(word_at(line, 9), NULL, 10);
+            found = strtoull(ef_word_at(line, 9), NULL, 10);
     }
     fclose(file);
     return found;
@@ -446,10 +435,10 @@ ef_discovery_cpu(const char *root, int pid, int64_t *ret_ns)
     if (read_proc(root, pid, "stat", buf, sizeof(buf)) <= 0 || (after = strrchr(buf, ')')) == NULL)
         return false;
     /* After the name: the state, ten fields, then utime and stime in clock ticks. */
-    if (*word_at(after + 1, 12) == '\0')
+    if (*ef_word_at(after + 1, 12) == '\0')
         return false;
-    user = strtoul(word_at(after + 1, 11), NULL, 10);
-    kernel = strtoul(word_at(after + 1, 12), NULL, 10);
+    user = strtoul(ef_word_at(after + 1, 11), NULL, 10);
+    kernel = strtoul(ef_word_at(after + 1, 12), NULL, 10);
     *ret_ns =
         (int64_t)((double)(user + kernel) / (double)sysconf(_SC_CLK_TCK) * (double)EF_NS_PER_S);
     return true;

@@ -12,12 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <sodium.h>
-
+#include "proto/base/buf.h"
 #include "proto/base/map.h"
+#include "proto/base/text.h"
 
 #define SEGMENT_MAGIC "EFS1"
 #define SEGMENT_HEADER_BYTES 40u
@@ -59,23 +60,6 @@ loss_name(char name[NAME_BYTES_MAX], uint64_t epoch)
     snprintf(name, NAME_BYTES_MAX, "%020" PRIu64 ".loss", epoch);
 }
 
-static void
-put_le(uint8_t *at, uint64_t value, int bytes)
-{
-    for (int i = 0; i < bytes; i++)
-        at[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t
-get_le(const uint8_t *at, int bytes)
-{
-    uint64_t value = 0;
-
-    for (int i = 0; i < bytes; i++)
-        value |= (uint64_t)at[i] << (8 * i);
-    return value;
-}
-
 /* Checksum of a record: of its header (without the checksum) and of its content's hash. */
 static uint64_t
 record_hash(const uint8_t *header, const uint8_t *data, size_t len)
@@ -83,7 +67,7 @@ record_hash(const uint8_t *header, const uint8_t *data, size_t len)
     uint8_t bytes[RECORD_HEADER_BYTES];
 
     memcpy(bytes, header, RECORD_HEADER_BYTES - 8);
-    put_le(bytes + RECORD_HEADER_BYTES - 8, len > 0 ? ef_hash(data, len) : 0, 8);
+    ef_put_le(bytes + RECORD_HEADER_BYTES - 8, len > 0 ? ef_hash(data, len) : 0, 8);
     return ef_hash(bytes, sizeof(bytes));
 }
 
@@ -92,14 +76,14 @@ write_record_header(uint8_t *at, int type, const struct ef_spool_record *record)
 {
     memcpy(at, record_magic, sizeof(record_magic));
     at[3] = (uint8_t)type;
-    put_le(at + 4, record->len, 4);
-    put_le(at + 8, record->sequence, 8);
-    put_le(at + 16, record->fragments, 4);
-    put_le(at + 20, 0, 4);
-    put_le(at + 24, record->samples, 8);
-    put_le(at + 32, record->fragments_published, 8);
-    put_le(at + 40, record->samples_published, 8);
-    put_le(at + 48, record_hash(at, record->data, record->len), 8);
+    ef_put_le(at + 4, record->len, 4);
+    ef_put_le(at + 8, record->sequence, 8);
+    ef_put_le(at + 16, record->fragments, 4);
+    ef_put_le(at + 20, 0, 4);
+    ef_put_le(at + 24, record->samples, 8);
+    ef_put_le(at + 32, record->fragments_published, 8);
+    ef_put_le(at + 40, record->samples_published, 8);
+    ef_put_le(at + 48, record_hash(at, record->data, record->len), 8);
 }
 
 /* Bytes of the good record at `at`, 0 when there is none. */
@@ -111,15 +95,15 @@ read_record(uint8_t *at, size_t left, int type, struct ef_spool_record *ret)
     if (left < RECORD_HEADER_BYTES || memcmp(at, record_magic, sizeof(record_magic)) != 0 ||
         at[3] != type)
         return 0;
-    len = (size_t)get_le(at + 4, 4);
+    len = (size_t)ef_get_le(at + 4, 4);
     if (len > left - RECORD_HEADER_BYTES ||
-        get_le(at + 48, 8) != record_hash(at, at + RECORD_HEADER_BYTES, len))
+        ef_get_le(at + 48, 8) != record_hash(at, at + RECORD_HEADER_BYTES, len))
         return 0;
-    ret->sequence = get_le(at + 8, 8);
-    ret->fragments = (uint32_t)get_le(at + 16, 4);
-    ret->samples = get_le(at + 24, 8);
-    ret->fragments_published = get_le(at + 32, 8);
-    ret->samples_published = get_le(at + 40, 8);
+    ret->sequence = ef_get_le(at + 8, 8);
+    ret->fragments = (uint32_t)ef_get_le(at + 16, 4);
+    ret->samples = ef_get_le(at + 24, 8);
+    ret->fragments_published = ef_get_le(at + 32, 8);
+    ret->samples_published = ef_get_le(at + 40, 8);
     ret->data = len > 0 ? at + RECORD_HEADER_BYTES : NULL;
     ret->len = len;
     return RECORD_HEADER_BYTES + len;
@@ -251,12 +235,10 @@ list_files(struct ef_spool_folder *folder, struct ef_err *err)
 static bool
 publisher_from_file(struct ef_spool_folder *folder)
 {
-    size_t len = 0, bytes = 0;
+    size_t len = 0;
     uint8_t *text = read_file(folder, "publisher", &len);
     bool good = text != NULL && len >= 2 * sizeof(folder->publisher) &&
-                sodium_hex2bin(folder->publisher, sizeof(folder->publisher), (const char *)text,
-                               2 * sizeof(folder->publisher), NULL, &bytes, NULL) == 0 &&
-                bytes == sizeof(folder->publisher);
+                ef_hex_read((const char *)text, folder->publisher, sizeof(folder->publisher));
 
     free(text);
     return good;
@@ -282,6 +264,23 @@ publisher_from_segments(struct ef_spool_folder *folder)
     return false;
 }
 
+ef_rc
+ef_spool_new_publisher(uint8_t ret[EF_WIRE_PUBLISHER_BYTES], struct ef_err *err)
+{
+    ssize_t got;
+
+    /* Waits only while the machine starts. Not libsodium's: it aborts when it gets nothing. */
+    do
+        got = getrandom(ret, EF_WIRE_PUBLISHER_BYTES, 0);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return ef_err_errno(err, "no random numbers for the publisher's id");
+    /* Up to 256 bytes come whole: getrandom(2). */
+    return got == EF_WIRE_PUBLISHER_BYTES
+               ? EF_OK
+               : ef_err_set(err, EF_EIO, "too few random numbers for the publisher's id");
+}
+
 static ef_rc
 find_publisher(struct ef_spool_folder *folder, struct ef_err *err)
 {
@@ -291,9 +290,12 @@ find_publisher(struct ef_spool_folder *folder, struct ef_err *err)
 
     if (publisher_from_file(folder))
         return EF_OK;
-    if (!publisher_from_segments(folder))
-        randombytes_buf(folder->publisher, sizeof(folder->publisher));
-    sodium_bin2hex(text, sizeof(text), folder->publisher, sizeof(folder->publisher));
+    if (!publisher_from_segments(folder)) {
+        ef_rc rc = ef_spool_new_publisher(folder->publisher, err);
+        if (rc != EF_OK)
+            return rc;
+    }
+    ef_hex_write(text, folder->publisher, sizeof(folder->publisher));
     text[sizeof(text) - 2] = '\n';
     fd = openat(folder->dir_fd, "publisher.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     good = fd >= 0 && write_all(fd, 0, text, sizeof(text) - 1);
@@ -517,8 +519,8 @@ open_segment(struct ef_spool_folder *folder, uint64_t epoch, uint64_t first, str
     if (fd < 0)
         return ef_err_errno(err, "cannot make the spool file '%s'", name);
     memset(header + 4, 0, 4);
-    put_le(header + 8, epoch, 8);
-    put_le(header + 16, first, 8);
+    ef_put_le(header + 8, epoch, 8);
+    ef_put_le(header + 16, first, 8);
     memcpy(header + 24, folder->publisher, sizeof(folder->publisher));
     if (!write_all(fd, 0, header, sizeof(header)) || insert_segment(folder, epoch, first) == NULL) {
         ef_rc rc = ef_err_errno(err, "cannot write the spool file '%s'", name);

@@ -26,6 +26,9 @@ struct ef_spool_record {
     size_t len;
 };
 
+/* Makes the id of a new publisher from the kernel's random numbers. EF_EIO. */
+EF_MUST_USE ef_rc ef_spool_new_publisher(uint8_t ret[EF_WIRE_PUBLISHER_BYTES], struct ef_err *err);
+
 struct ef_spool_folder;
 
 /* Makes the folder if it is not there. EF_ECONFLICT: in use. */

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <sodium.h>
-
 #include "proto/wire/envelope.h"
 
 #define SEGMENT_BYTES_MIN 65536u
@@ -608,7 +606,7 @@ ef_spool_open(struct ef_spool *spool, const char *path, uint64_t bytes_max,
     if (path != NULL && path[0] != 0)
         rc = load_folder(spool, path, err);
     else
-        randombytes_buf(spool->publisher, sizeof(spool->publisher));
+        rc = ef_spool_new_publisher(spool->publisher, err);
     /* The wall clock may have been set back since the last life. */
     if (spool->folder != NULL && epoch <= ef_spool_folder_newest_epoch(spool->folder))
         epoch = ef_spool_folder_newest_epoch(spool->folder) + 1;

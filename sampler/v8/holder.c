@@ -7,13 +7,13 @@
 #include "sampler/v8/holder.h"
 
 #include <dirent.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "proto/base/text.h"
 #include "proto/base/time.h"
 
 #define STATE_ESTABLISHED 1  /* net/tcp_states.h */
@@ -27,13 +27,32 @@ struct row {
     uint64_t inode;
 };
 
+/* Port of "0100007F:1F90". */
+static bool
+read_port(const char *address, uint32_t *ret_port)
+{
+    const char *at = address + strspn(address, "0123456789ABCDEFabcdef");
+    uint64_t port;
+
+    if (at == address || *at++ != ':' || !ef_u64_read(&at, 16, &port) || port > UINT16_MAX)
+        return false;
+    *ret_port = (uint32_t)port;
+    return true;
+}
+
+/* Words of a line of net/tcp: number, local and remote address, state, …; the tenth is the inode.
+ */
 static bool
 read_row(const char *line, struct row *row)
 {
-    return sscanf(line,
-                  " %*d: %*[0-9A-Fa-f]:%" SCNx32 " %*[0-9A-Fa-f]:%" SCNx32 " %" SCNx32
-                  " %*s %*s %*s %*d %*d %" SCNu64,
-                  &row->local_port, &row->remote_port, &row->state, &row->inode) == 4;
+    const char *state = ef_word_at(line, 3), *inode = ef_word_at(line, 9);
+    uint64_t number;
+
+    if (!read_port(ef_word_at(line, 1), &row->local_port) ||
+        !read_port(ef_word_at(line, 2), &row->remote_port) || !ef_u64_read(&state, 16, &number))
+        return false;
+    row->state = (uint32_t)number;
+    return ef_u64_read(&inode, 10, &row->inode);
 }
 
 static FILE *
@@ -88,7 +107,9 @@ keep_own(struct row *rows, size_t count)
 
     for (int looked = 0; dir != NULL && looked < FDS_MAX && (entry = readdir(dir)) != NULL;
          looked++) {
+        static const char kind[] = "socket:[";
         char path[300], target[64];
+        const char *at = target + sizeof(kind) - 1;
         uint64_t inode;
         ssize_t len;
         snprintf(path, sizeof(path), "/proc/self/fd/%s", entry->d_name);
@@ -96,7 +117,7 @@ keep_own(struct row *rows, size_t count)
         if (len <= 0)
             continue;
         target[len] = '\0';
-        if (sscanf(target, "socket:[%" SCNu64, &inode) != 1)
+        if (strncmp(target, kind, sizeof(kind) - 1) != 0 || !ef_u64_read(&at, 10, &inode))
             continue;
         for (size_t i = kept; i < count; i++) {
             if (rows[i].inode == inode) {

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 #include <nng/nng.h>
 
 #include "proto/base/buf.h"
+#include "proto/base/text.h"
 
 #define WS_MAGIC 0x65667773u /* "efws" */
 #define CHUNK_BYTES 65536    /* one receive; chosen: a 5 MB reply needs 80 of them */
@@ -234,8 +236,10 @@ find_fd(nng_stream *stream)
     while (dir != NULL && found < 0 && (entry = readdir(dir)) != NULL) {
         struct sockaddr_storage near = {0}, far = {0};
         socklen_t near_len = sizeof(near), far_len = sizeof(far);
-        int fd = atoi(entry->d_name);
-        if (getsockname(fd, (struct sockaddr *)&near, &near_len) == 0 &&
+        const char *name = entry->d_name;
+        uint64_t number;
+        int fd = ef_u64_read(&name, 10, &number) && number <= INT_MAX ? (int)number : -1;
+        if (fd >= 0 && getsockname(fd, (struct sockaddr *)&near, &near_len) == 0 &&
             getpeername(fd, (struct sockaddr *)&far, &far_len) == 0 && port_of(&near) == local &&
             port_of(&far) == remote)
             found = fd;
