@@ -44,7 +44,10 @@ merge_room(struct ef_merge *merge, uint32_t id_max)
         return false;
     }
     ef_merge_fini(merge);
-    *merge = bigger;
+    merge->counts = bigger.counts;
+    merge->values = bigger.values;
+    merge->seen = bigger.seen;
+    merge->id_cap = bigger.id_cap;
     return true;
 }
 

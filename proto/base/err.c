@@ -67,8 +67,7 @@ ef_rc_exit(ef_rc rc)
     return rc_row(rc)->exit_code;
 }
 
-ef_rc
-ef_err_set(struct ef_err *err, ef_rc rc, const char *fmt, ...)
+ef_rc(ef_err_set)(struct ef_err *err, ef_rc rc, const char *fmt, ...)
 {
     va_list args;
 
@@ -104,8 +103,7 @@ ef_err_prefix(struct ef_err *err, const char *fmt, ...)
     err->msg[len + old_len] = '\0';
 }
 
-ef_rc
-ef_err_errno(struct ef_err *err, const char *fmt, ...)
+ef_rc(ef_err_errno)(struct ef_err *err, const char *fmt, ...)
 {
     int number = errno;
     char text[EF_ERR_TEXT_MAX - 64];

@@ -44,6 +44,13 @@ void ef_err_prefix(struct ef_err *err, const char *fmt, ...) EF_PRINTF(2, 3);
  * and text from errno. */
 ef_rc ef_err_errno(struct ef_err *err, const char *fmt, ...) EF_PRINTF(2, 3);
 
+#ifdef __clang_analyzer__
+/* The static analyzer looks at one file at a time and would take each failure for a success, too.
+ * It is told what it cannot see: these give the code that they were given, or another failure. */
+#define ef_err_set(err, rc, ...) ((void)(ef_err_set)((err), (rc), __VA_ARGS__), (rc))
+#define ef_err_errno(err, ...) ((void)(ef_err_errno)((err), __VA_ARGS__), EF_EIO)
+#endif
+
 const char *ef_rc_name(ef_rc rc);     /* "EF_ELIMIT"; "EF_UNKNOWN" for other numbers */
 const char *ef_rc_sentence(ef_rc rc); /* "a limit is reached" */
 bool ef_rc_retry(ef_rc rc);           /* Whether trying again later may help. */

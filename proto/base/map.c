@@ -89,7 +89,9 @@ grow(struct ef_map *map)
     }
     free(map->slots);
     free(map->used);
-    *map = bigger;
+    map->slots = bigger.slots;
+    map->used = bigger.used;
+    map->slot_count = bigger.slot_count;
     return true;
 }
 

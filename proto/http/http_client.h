@@ -17,8 +17,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EF_HTTP_NO_TIMEOUT UINT64_MAX /* for timeout_ms: a stream that lasts as long as it lasts   \
-                                       */
+#define EF_HTTP_NO_TIMEOUT                                                                         \
+    UINT64_MAX /* for timeout_ms: a stream that lasts as long as it lasts                          \
+                */
 
 /* Gets the next piece of a body. Anything but EF_OK ends the request with that code and err. */
 typedef ef_rc (*ef_http_write_fn)(void *ctx, const uint8_t *data, size_t len, struct ef_err *err);

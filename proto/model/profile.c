@@ -360,7 +360,7 @@ ef_profile_add_string(struct ef_profile *profile, const char *text, size_t len, 
     char *clean;
     ef_rc rc;
 
-    if (ef_utf8_valid(text, len))
+    if (len == 0 || ef_utf8_valid(text, len))
         return add_clean_string(profile->inner, text, len, ret_id, err);
     clean = malloc(len);
     if (clean == NULL)
