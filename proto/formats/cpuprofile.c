@@ -199,21 +199,20 @@ median_doubled(const int64_t *sorted, size_t count)
     return sorted[(count - 1) / 2] + sorted[count / 2];
 }
 
-/* The middle of the largest group of gaps that differ by at most 5 %. */
-static int64_t
-densest_gap(const int64_t *sorted, size_t count)
+int64_t
+ef_cpuprofile_densest(const int64_t *gaps, size_t count)
 {
     size_t best = 0, best_from = 0, from = 0;
 
     for (size_t to = 0; to < count; to++) {
-        while (sorted[to] - sorted[from] > sorted[from] / 20)
+        while (gaps[to] - gaps[from] > gaps[from] / 20)
             from++;
         if (to - from + 1 > best) {
             best = to - from + 1;
             best_from = from;
         }
     }
-    return sorted[best_from + best / 2];
+    return gaps[best_from + best / 2];
 }
 
 /*
@@ -233,7 +232,7 @@ typical_gap_ns(const int64_t *gaps, size_t count)
         return median_doubled(gaps, count) * (EF_NS_PER_US / 2);
     while (gaps[used - 1] > bound)
         used--;
-    return densest_gap(gaps, used) * EF_NS_PER_US;
+    return ef_cpuprofile_densest(gaps, used) * EF_NS_PER_US;
 }
 
 static ef_rc

@@ -68,5 +68,8 @@ EF_MUST_USE ef_rc ef_cpuprofile_read_ticks(const uint8_t *data, size_t len,
                                            const struct ef_profile_limits *limits,
                                            struct ef_cpuprofile *ret, struct ef_err *err);
 void ef_cpuprofile_fini(struct ef_cpuprofile *cpuprofile);
+/* The middle of the largest group of gaps between ticks that differ by at most 5 %. The gaps are
+ * sorted and not negative, count is at least 1. */
+int64_t ef_cpuprofile_densest(const int64_t *gaps, size_t count);
 
 #endif

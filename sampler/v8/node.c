@@ -294,13 +294,7 @@ turn_and_take(struct ef_session *session, uint64_t next_interval_ns, struct ef_c
     struct ef_err why = {0};
     ef_rc rc = turn(session, next_interval_ns, &cost, &why);
 
-    if (rc != EF_OK && session->kept.text == NULL)
-        return ef_err_set(err, rc, "%s", why.msg);
-    session->late = rc != EF_OK ? why : (struct ef_err){0};
-    rc = ef_v8_take_kept(session, ret, err);
-    if (rc == EF_OK)
-        *ret_cost = cost;
-    return rc;
+    return ef_v8_settle(session, rc, &why, &cost, ret, ret_cost, err);
 }
 
 static ef_rc
@@ -317,13 +311,7 @@ rotate_cpu(struct ef_session *session, uint64_t next_interval_ns, struct ef_cpu_
     struct ef_cpu_profile cpu = {0};
     ef_rc rc = turn_and_take(session, next_interval_ns, &cpu, ret_cost, err);
 
-    if (rc == EF_ENOTFOUND) /* here this word means "nothing was running" */
-        rc = EF_ECLOSED;
-    else if (rc == EF_OK && cpu.profile == NULL)
-        rc = ef_err_set(err, EF_ENOTFOUND, "no profile was running");
-    else if (rc == EF_OK)
-        *ret = cpu;
-    return ef_v8_blame(session, rc, err);
+    return ef_v8_give_rotated(session, rc, &cpu, ret, err);
 }
 
 static ef_rc
@@ -363,13 +351,9 @@ heap_collect(struct ef_session *session, bool keep_running, struct ef_profile **
 static ef_rc
 poll_session(struct ef_session *session, bool *ret_exiting, struct ef_err *err)
 {
-    ef_rc rc = EF_OK;
+    ef_rc rc = ef_v8_tell_late(session, err);
 
-    if (session->late.rc != EF_OK) {
-        rc = ef_err_set(err, session->late.rc, "the next profile was not begun: %s",
-                        session->late.msg);
-        session->late = (struct ef_err){0};
-    } else if (session->link != NULL) {
+    if (rc == EF_OK && session->link != NULL) {
         rc = ef_inspector_poll(session->link, err);
         if (rc != EF_OK)
             disconnect(session);

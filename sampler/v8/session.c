@@ -280,6 +280,45 @@ ef_v8_take_kept(struct ef_session *session, struct ef_cpu_profile *ret, struct e
     return rc;
 }
 
+ef_rc
+ef_v8_settle(struct ef_session *session, ef_rc rc, const struct ef_err *why,
+             const struct ef_action_cost *cost, struct ef_cpu_profile *ret,
+             struct ef_action_cost *ret_cost, struct ef_err *err)
+{
+    if (rc != EF_OK && session->kept.text == NULL)
+        return ef_err_set(err, rc, "%s", why->msg);
+    session->late = rc != EF_OK ? *why : (struct ef_err){0};
+    rc = ef_v8_take_kept(session, ret, err);
+    if (rc == EF_OK)
+        *ret_cost = *cost;
+    return rc;
+}
+
+ef_rc
+ef_v8_give_rotated(struct ef_session *session, ef_rc rc, const struct ef_cpu_profile *cpu,
+                   struct ef_cpu_profile *ret, struct ef_err *err)
+{
+    if (rc == EF_ENOTFOUND) /* here this word means "nothing was running" */
+        rc = EF_ECLOSED;
+    else if (rc == EF_OK && cpu->profile == NULL)
+        rc = ef_err_set(err, EF_ENOTFOUND, "no profile was running (a restarted isolate has none)");
+    else if (rc == EF_OK)
+        *ret = *cpu;
+    return ef_v8_blame(session, rc, err);
+}
+
+ef_rc
+ef_v8_tell_late(struct ef_session *session, struct ef_err *err)
+{
+    ef_rc rc = EF_OK;
+
+    if (session->late.rc != EF_OK)
+        rc = ef_err_set(err, session->late.rc, "the next profile was not begun: %s",
+                        session->late.msg);
+    session->late = (struct ef_err){0};
+    return rc;
+}
+
 uint64_t
 ef_v8_interval_us(uint64_t interval_ns)
 {

@@ -90,6 +90,18 @@ ef_rc ef_v8_keep(struct ef_session *session, struct ef_json_text profile,
 /* Reads what was kept, cuts it into slices, forgets it. ret->profile NULL when nothing was kept. */
 ef_rc ef_v8_take_kept(struct ef_session *session, struct ef_cpu_profile *ret, struct ef_err *err);
 void ef_v8_forget_kept(struct ef_session *session);
+/*
+ * Ends a start or rotation that went as rc and *why say. When a profile was collected and something
+ * failed after it, the profile counts, and the failure is told by the next poll.
+ */
+ef_rc ef_v8_settle(struct ef_session *session, ef_rc rc, const struct ef_err *why,
+                   const struct ef_action_cost *cost, struct ef_cpu_profile *ret,
+                   struct ef_action_cost *ret_cost, struct ef_err *err);
+/* Gives what a rotation collected. EF_ENOTFOUND: nothing was running. */
+ef_rc ef_v8_give_rotated(struct ef_session *session, ef_rc rc, const struct ef_cpu_profile *cpu,
+                         struct ef_cpu_profile *ret, struct ef_err *err);
+/* For poll: the failure that ef_v8_settle kept back, once. */
+ef_rc ef_v8_tell_late(struct ef_session *session, struct ef_err *err);
 
 ef_rc ef_v8_set_interval(struct ef_session *session, uint64_t interval_ns, struct ef_err *err);
 /* The interval V8 will really be given: whole microseconds, at least 50 (chosen: below, a tick

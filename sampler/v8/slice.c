@@ -313,26 +313,10 @@ compare_i64(const void *a, const void *b)
 }
 
 /*
- * The sampler's period where it is not known: the densest 5 % wide group of deltas. The median is
- * no use for it, because workerd only samples at work (median 852 ms for a nominal 50 ms, with p10
- * at 50.1), and neither is the smallest one (stacks recorded at deoptimisations).
+ * The sampler's period where it is not known is the densest group of deltas. The median is no use
+ * for it, because workerd only samples at work (median 852 ms for a nominal 50 ms, with p10 at
+ * 50.1), and neither is the smallest one (stacks recorded at deoptimisations).
  */
-static int64_t
-densest(const int64_t *deltas, size_t count)
-{
-    size_t best = 0, best_from = 0, from = 0;
-
-    for (size_t to = 0; to < count; to++) {
-        while ((double)deltas[to] > 1.05 * (double)deltas[from])
-            from++;
-        if (to - from + 1 > best) {
-            best = to - from + 1;
-            best_from = from;
-        }
-    }
-    return deltas[best_from + best / 2];
-}
-
 static ef_rc
 measure_interval(const struct ef_cpuprofile *source, uint64_t *ret_median_ns,
                  uint64_t *ret_period_ns, struct ef_err *err)
@@ -351,7 +335,7 @@ measure_interval(const struct ef_cpuprofile *source, uint64_t *ret_median_ns,
     if (count >= INTERVAL_TICKS_MIN) {
         qsort(deltas, count, sizeof(*deltas), compare_i64);
         *ret_median_ns = (uint64_t)(deltas[count / 2] * EF_NS_PER_US);
-        *ret_period_ns = (uint64_t)(densest(deltas, count) * EF_NS_PER_US);
+        *ret_period_ns = (uint64_t)(ef_cpuprofile_densest(deltas, count) * EF_NS_PER_US);
     }
     free(deltas);
     return EF_OK;
