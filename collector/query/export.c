@@ -158,37 +158,25 @@ build(const struct ef_fold *fold, struct ef_profile **ret_profile, struct ef_err
     return EF_OK;
 }
 
+static ef_rc
+use_fold(void *arg, struct ef_fold *fold, struct ef_err *err)
+{
+    struct ef_export *export = arg;
+
+    return build(fold, &export->profile, err);
+}
+
 ef_rc
 ef_query_export(struct ef_query *query, const struct ef_selector *selector, struct ef_export *ret,
                 struct ef_err *err)
 {
     struct ef_export export = {0};
-    struct ef_plan plan;
-    struct ef_fold fold;
-    ef_rc rc = ef_plan_open(query, selector, EF_BUCKET_NS, &plan, err);
+    ef_rc rc =
+        ef_fold_select(query, selector, false, use_fold, &export, &export.head, &export.arena, err);
 
-    if (rc != EF_OK)
-        return rc;
-    if (plan.head.empty == EF_EMPTY_NOT)
-        rc = ef_plan_totals(&plan, NULL, NULL, err);
-    if (rc == EF_OK && plan.head.empty == EF_EMPTY_NOT) {
-        rc = ef_plan_groups(&plan, err);
-        if (rc == EF_OK)
-            rc = ef_fold_run(&plan, false, &fold, err);
-        if (rc == EF_OK) {
-            rc = build(&fold, &export.profile, err);
-            ef_fold_fini(&fold);
-        }
-    }
-    ef_plan_fini(&plan);
-    if (rc != EF_OK) {
-        ef_query_arena_free(plan.arena);
-        return rc;
-    }
-    export.head = plan.head;
-    export.arena = plan.arena;
-    *ret = export;
-    return EF_OK;
+    if (rc == EF_OK)
+        *ret = export;
+    return rc;
 }
 
 void

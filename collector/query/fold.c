@@ -460,3 +460,42 @@ ef_fold_value(const struct ef_fold *fold, const struct ef_fold_version *version,
         return INT64_MAX;
     return value <= -9.2e18 ? INT64_MIN : (int64_t)llround(value);
 }
+
+static ef_rc
+fold_plan(struct ef_plan *plan, bool by_function, ef_fold_use_fn use, void *arg, struct ef_err *err)
+{
+    struct ef_fold fold;
+    ef_rc rc = ef_plan_groups(plan, err);
+
+    if (rc == EF_OK)
+        rc = ef_fold_run(plan, by_function, &fold, err);
+    if (rc != EF_OK)
+        return rc;
+    rc = use(arg, &fold, err);
+    ef_fold_fini(&fold);
+    return rc;
+}
+
+ef_rc
+ef_fold_select(struct ef_query *query, const struct ef_selector *selector, bool by_function,
+               ef_fold_use_fn use, void *arg, struct ef_query_head *ret_head,
+               struct ef_query_arena **ret_arena, struct ef_err *err)
+{
+    struct ef_plan plan;
+    ef_rc rc = ef_plan_open(query, selector, EF_BUCKET_NS, &plan, err);
+
+    if (rc != EF_OK)
+        return rc;
+    if (plan.head.empty == EF_EMPTY_NOT)
+        rc = ef_plan_totals(&plan, NULL, NULL, err);
+    if (rc == EF_OK && plan.head.empty == EF_EMPTY_NOT)
+        rc = fold_plan(&plan, by_function, use, arg, err);
+    ef_plan_fini(&plan);
+    if (rc != EF_OK) {
+        ef_query_arena_free(plan.arena);
+        return rc;
+    }
+    *ret_head = plan.head;
+    *ret_arena = plan.arena;
+    return EF_OK;
+}

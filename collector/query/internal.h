@@ -194,6 +194,15 @@ struct ef_fold {
 EF_MUST_USE ef_rc ef_fold_run(struct ef_plan *plan, bool by_function, struct ef_fold *ret_fold,
                               struct ef_err *err);
 void ef_fold_fini(struct ef_fold *fold);
+/*
+ * Plans a selection and folds it. `use` is called with the fold when there is data; what it makes
+ * may lie in the arena, which the caller gets with the head.
+ */
+typedef ef_rc (*ef_fold_use_fn)(void *arg, struct ef_fold *fold, struct ef_err *err);
+EF_MUST_USE ef_rc ef_fold_select(struct ef_query *query, const struct ef_selector *selector,
+                                 bool by_function, ef_fold_use_fn use, void *arg,
+                                 struct ef_query_head *ret_head, struct ef_query_arena **ret_arena,
+                                 struct ef_err *err);
 static inline struct ef_fold_function *
 ef_fold_at(const struct ef_fold *fold, uint32_t number)
 {

@@ -256,38 +256,32 @@ set_total(const struct ef_fold *fold, struct ef_top *top)
     top->high = whole((double)top->value * high);
 }
 
+struct making {
+    struct ef_top top;
+    size_t limit;
+};
+
+static ef_rc
+use_fold(void *arg, struct ef_fold *fold, struct ef_err *err)
+{
+    struct making *making = arg;
+    ef_rc rc = fill(fold, making->limit, &making->top, err);
+
+    set_total(fold, &making->top);
+    return rc;
+}
+
 ef_rc
 ef_query_top(struct ef_query *query, const struct ef_selector *selector, size_t limit,
              struct ef_top *ret, struct ef_err *err)
 {
-    struct ef_top top = {0};
-    struct ef_plan plan;
-    struct ef_fold fold;
-    ef_rc rc = ef_plan_open(query, selector, EF_BUCKET_NS, &plan, err);
+    struct making making = {.limit = limit};
+    ef_rc rc = ef_fold_select(query, selector, true, use_fold, &making, &making.top.head,
+                              &making.top.arena, err);
 
-    if (rc != EF_OK)
-        return rc;
-    if (plan.head.empty == EF_EMPTY_NOT)
-        rc = ef_plan_totals(&plan, NULL, NULL, err);
-    if (rc == EF_OK && plan.head.empty == EF_EMPTY_NOT) {
-        rc = ef_plan_groups(&plan, err);
-        if (rc == EF_OK)
-            rc = ef_fold_run(&plan, true, &fold, err);
-        if (rc == EF_OK) {
-            rc = fill(&fold, limit, &top, err);
-            set_total(&fold, &top);
-            ef_fold_fini(&fold);
-        }
-    }
-    ef_plan_fini(&plan);
-    if (rc != EF_OK) {
-        ef_query_arena_free(plan.arena);
-        return rc;
-    }
-    top.head = plan.head;
-    top.arena = plan.arena;
-    *ret = top;
-    return EF_OK;
+    if (rc == EF_OK)
+        *ret = making.top;
+    return rc;
 }
 
 void
