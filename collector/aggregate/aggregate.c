@@ -132,6 +132,17 @@ ef_agg_grow(void **array, size_t *cap, size_t count, size_t item_bytes)
     return true;
 }
 
+bool
+ef_agg_grow_u32(void **array, uint32_t *cap, uint32_t count, size_t item_bytes)
+{
+    size_t bigger = *cap;
+
+    if (!ef_agg_grow(array, &bigger, count, item_bytes))
+        return false;
+    *cap = (uint32_t)bigger;
+    return true;
+}
+
 static uint64_t
 scratch_bytes(const struct ef_scratch *scratch)
 {

@@ -82,14 +82,13 @@ find_place(const struct ef_catalogue *catalogue, const char *account, const char
 }
 
 static bool
-grow_u32(void **array, uint32_t *cap, uint32_t count, size_t item_bytes, uint64_t *bytes)
+grow_counted(void **array, uint32_t *cap, uint32_t count, size_t item_bytes, uint64_t *bytes)
 {
-    size_t bigger = *cap;
+    uint32_t before = *cap;
 
-    if (!ef_agg_grow(array, &bigger, count, item_bytes))
+    if (!ef_agg_grow_u32(array, cap, count, item_bytes))
         return false;
-    *bytes += (bigger - *cap) * item_bytes;
-    *cap = (uint32_t)bigger;
+    *bytes += (size_t)(*cap - before) * item_bytes;
     return true;
 }
 
@@ -113,8 +112,8 @@ add_worker(struct ef_aggregate *aggregate, struct ef_version *version, uint64_t 
     struct ef_catalogue *catalogue = &aggregate->catalogue;
     void *array = catalogue->workers;
 
-    if (!grow_u32(&array, &catalogue->worker_cap, catalogue->worker_count + 1,
-                  sizeof(*catalogue->workers), &aggregate->catalogue_bytes))
+    if (!grow_counted(&array, &catalogue->worker_cap, catalogue->worker_count + 1,
+                      sizeof(*catalogue->workers), &aggregate->catalogue_bytes))
         return NULL;
     catalogue->workers = array;
     if (!put_index(aggregate, &catalogue->worker_of, hash, catalogue->worker_count))
@@ -166,8 +165,8 @@ add_version(struct ef_aggregate *aggregate, struct ef_version *version, uint64_t
     struct ef_catalogue *catalogue = &aggregate->catalogue;
     void *array = catalogue->versions;
 
-    if (!grow_u32(&array, &catalogue->version_cap, catalogue->version_count + 1,
-                  sizeof(struct ef_version *), &aggregate->catalogue_bytes))
+    if (!grow_counted(&array, &catalogue->version_cap, catalogue->version_count + 1,
+                      sizeof(struct ef_version *), &aggregate->catalogue_bytes))
         goto failed;
     catalogue->versions = array;
     if (!put_index(aggregate, &catalogue->version_of, version_hash, catalogue->version_count))
@@ -248,8 +247,8 @@ add_place(struct ef_aggregate *aggregate, struct ef_version *version, const char
     void *array = catalogue->places;
     struct ef_place *place = open_place(version, region, hash);
 
-    if (place == NULL || !grow_u32(&array, &catalogue->place_cap, catalogue->place_count + 1,
-                                   sizeof(struct ef_place *), &aggregate->catalogue_bytes)) {
+    if (place == NULL || !grow_counted(&array, &catalogue->place_cap, catalogue->place_count + 1,
+                                       sizeof(struct ef_place *), &aggregate->catalogue_bytes)) {
         free(place);
         return ef_err_set(err, EF_ENOMEM, "no memory for region '%s'", region);
     }
@@ -300,8 +299,8 @@ add_series(struct ef_aggregate *aggregate, struct ef_place *place, uint8_t type)
     struct ef_catalogue *catalogue = &aggregate->catalogue;
     void *array = catalogue->series;
 
-    if (!grow_u32(&array, &catalogue->series_cap, catalogue->series_count + 1,
-                  sizeof(*catalogue->series), &aggregate->catalogue_bytes))
+    if (!grow_counted(&array, &catalogue->series_cap, catalogue->series_count + 1,
+                      sizeof(*catalogue->series), &aggregate->catalogue_bytes))
         return 0;
     catalogue->series = array;
     catalogue->series[catalogue->series_count++] =

@@ -159,17 +159,6 @@ put_pointer(struct ef_aggregate *aggregate, struct ef_map *map, uint64_t hash, c
     return true;
 }
 
-static bool
-grow_u32(void **array, uint32_t *cap, uint32_t count, size_t item_bytes)
-{
-    size_t bigger = *cap;
-
-    if (!ef_agg_grow(array, &bigger, count, item_bytes))
-        return false;
-    *cap = (uint32_t)bigger;
-    return true;
-}
-
 static struct ef_publisher_view *
 add_publisher(struct ef_aggregate *aggregate, const uint8_t id[16], uint64_t hash)
 {
@@ -178,8 +167,8 @@ add_publisher(struct ef_aggregate *aggregate, const uint8_t id[16], uint64_t has
     void *array = delivery->publishers;
 
     if (publisher == NULL ||
-        !grow_u32(&array, &delivery->publisher_cap, delivery->publisher_count + 1,
-                  sizeof(struct ef_publisher_view *)))
+        !ef_agg_grow_u32(&array, &delivery->publisher_cap, delivery->publisher_count + 1,
+                         sizeof(struct ef_publisher_view *)))
         goto failed;
     delivery->publishers = array;
     if (!put_pointer(aggregate, &delivery->publisher_of, hash, publisher))
@@ -216,8 +205,8 @@ add_epoch(struct ef_aggregate *aggregate, struct ef_publisher_view *publisher, u
     struct ef_epoch *epoch = calloc(1, sizeof(*epoch));
     void *array = delivery->epochs;
 
-    if (epoch == NULL || !grow_u32(&array, &delivery->epoch_cap, delivery->epoch_count + 1,
-                                   sizeof(struct ef_epoch *)))
+    if (epoch == NULL || !ef_agg_grow_u32(&array, &delivery->epoch_cap, delivery->epoch_count + 1,
+                                          sizeof(struct ef_epoch *)))
         goto failed;
     delivery->epochs = array;
     if (!put_pointer(aggregate, &delivery->epoch_of, hash, epoch))
@@ -427,7 +416,7 @@ ef_epoch_can_mark(struct ef_aggregate *aggregate, struct ef_epoch *epoch, uint64
         return true;
     if (epoch->above_count >= EF_ACK_ABOVE_MAX)
         return false;
-    if (!grow_u32(&array, &epoch->above_cap, epoch->above_count + 1, sizeof(*epoch->above)))
+    if (!ef_agg_grow_u32(&array, &epoch->above_cap, epoch->above_count + 1, sizeof(*epoch->above)))
         return false;
     epoch->above = array;
     aggregate->delivery_bytes += (epoch->above_cap - before) * sizeof(*epoch->above);

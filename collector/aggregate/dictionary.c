@@ -211,17 +211,6 @@ ef_fresh_bytes(const struct ef_fresh *fresh)
            fresh->stack_cap * sizeof(*fresh->stacks) + fresh->text.cap;
 }
 
-static bool
-grow_u32(void **array, uint32_t *cap, uint32_t count, size_t item_bytes)
-{
-    size_t bigger = *cap;
-
-    if (!ef_agg_grow(array, &bigger, count, item_bytes))
-        return false;
-    *cap = (uint32_t)bigger;
-    return true;
-}
-
 static uint32_t
 put_text(struct ef_buf *text, const char *name)
 {
@@ -258,8 +247,8 @@ add_function(struct ef_version *version, uint64_t hash, const char *name, const 
     void *array = fresh->functions;
     uint32_t id;
 
-    if (!grow_u32(&array, &fresh->function_cap, fresh->function_count + 1,
-                  sizeof(*fresh->functions)))
+    if (!ef_agg_grow_u32(&array, &fresh->function_cap, fresh->function_count + 1,
+                         sizeof(*fresh->functions)))
         return 0;
     fresh->functions = array;
     if (!put_names(fresh, name, file, &function))
@@ -280,7 +269,7 @@ add_stack(struct ef_version *version, const struct ef_new_stack *stack)
     void *array = fresh->stacks;
     uint32_t id;
 
-    if (!grow_u32(&array, &fresh->stack_cap, fresh->stack_count + 1, sizeof(*fresh->stacks)))
+    if (!ef_agg_grow_u32(&array, &fresh->stack_cap, fresh->stack_count + 1, sizeof(*fresh->stacks)))
         return 0;
     fresh->stacks = array;
     id = ef_ids_add(&version->stacks, stack->hash);

@@ -252,6 +252,7 @@ bool ef_agg_full(const struct ef_aggregate *aggregate, uint64_t more_bytes);
 uint64_t ef_agg_bytes(const struct ef_aggregate *aggregate);
 /* Grows an array of items to at least `count`; false = no memory. */
 bool ef_agg_grow(void **array, size_t *cap, size_t count, size_t item_bytes);
+bool ef_agg_grow_u32(void **array, uint32_t *cap, uint32_t count, size_t item_bytes);
 
 /* catalogue.c */
 ef_rc ef_catalogue_load(struct ef_aggregate *aggregate, struct ef_err *err);
