@@ -57,6 +57,7 @@ static const struct known {
     {EF_TYPE_WALL, "wall", "nanoseconds", "samples", 1},
     {EF_TYPE_WALL, "wall", "microseconds", "samples", 1000},
     {EF_TYPE_WALL, "time", "nanoseconds", "samples", 1},
+    {EF_TYPE_CPU, "time", "nanoseconds", "samples", 1}, /* speedscope: only when asked for */
     {EF_TYPE_ALLOC, "space", "bytes", "objects", 1},
     {EF_TYPE_CPU, NULL, NULL, "samples", 1}, /* only counted */
 };
