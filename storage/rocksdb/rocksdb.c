@@ -189,11 +189,7 @@ seal_run(struct batch *batch, struct run *run)
     if (!run->open)
         return;
     key = ef_key_dict(run->version_id, run->kind, run->first_id);
-    if (run->value.failed)
-        batch->writes.bytes.failed = true;
-    else
-        ef_writes_add(&batch->writes, EF_WRITE_PUT, EF_FAMILY_DICT, &key, run->value.data,
-                      run->value.len);
+    ef_writes_put(&batch->writes, EF_FAMILY_DICT, &key, &run->value);
     ef_buf_clear(&run->value);
     run->open = false;
 }
@@ -321,10 +317,7 @@ widen_spans(const struct batch *batch, struct ef_span *spans, struct ef_writes *
         if (old.oldest_ns == spans[tier].oldest_ns && old.newest_ns == spans[tier].newest_ns)
             continue;
         ef_record_write_span(&value, &spans[tier]);
-        if (value.failed)
-            writes->bytes.failed = true;
-        else
-            ef_writes_add(writes, EF_WRITE_PUT, EF_FAMILY_META, &key, value.data, value.len);
+        ef_writes_put(writes, EF_FAMILY_META, &key, &value);
         ef_buf_fini(&value);
     }
     return ef_writes_check(writes, err);

@@ -106,10 +106,7 @@ narrow_span(struct ef_span *span, enum ef_tier tier, int64_t oldest_ns, struct e
     }
     ef_buf_init(&value, 64);
     ef_record_write_span(&value, span);
-    if (value.failed)
-        writes->bytes.failed = true;
-    else
-        ef_writes_add(writes, EF_WRITE_PUT, EF_FAMILY_META, &key, value.data, value.len);
+    ef_writes_put(writes, EF_FAMILY_META, &key, &value);
     ef_buf_fini(&value);
     return ef_writes_check(writes, err);
 }

@@ -39,6 +39,16 @@ ef_writes_add(struct ef_writes *writes, enum ef_write_kind kind, enum ef_family 
     ef_buf_append(bytes, value, value_len);
 }
 
+void
+ef_writes_put(struct ef_writes *writes, enum ef_family family, const struct ef_key *key,
+              const struct ef_buf *value)
+{
+    if (value->failed)
+        writes->bytes.failed = true;
+    else
+        ef_writes_add(writes, EF_WRITE_PUT, family, key, value->data, value->len);
+}
+
 ef_rc
 ef_writes_check(const struct ef_writes *writes, struct ef_err *err)
 {

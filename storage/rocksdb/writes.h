@@ -40,6 +40,9 @@ void ef_writes_fini(struct ef_writes *writes);
  * nothing of the failed write in it. */
 void ef_writes_add(struct ef_writes *writes, enum ef_write_kind kind, enum ef_family family,
                    const struct ef_key *key, const void *value, size_t value_len);
+/* The same with a value that was written into a buffer: where the buffer failed, the list fails. */
+void ef_writes_put(struct ef_writes *writes, enum ef_family family, const struct ef_key *key,
+                   const struct ef_buf *value);
 /* EF_ELIMIT when an append failed. */
 EF_MUST_USE ef_rc ef_writes_check(const struct ef_writes *writes, struct ef_err *err);
 /* Iterates: for (size_t at = 0; ef_writes_next(writes, &at, &write);) */
