@@ -122,6 +122,9 @@ int ef_cli_say_err(const struct ef_err *err);
 void ef_cli_clean(struct ef_buf *out, const char *text);
 /* Columns that clean text takes on a terminal. */
 size_t ef_cli_text_width(const char *text);
+/* Breaks lines from `start` on at blanks so that they fit the terminal; further lines are indented.
+ */
+void ef_cli_wrap(struct ef_buf *out, size_t start, const struct ef_cli_style *style, size_t indent);
 /* Each writes into buf (at least 64 bytes) and returns it. */
 const char *ef_cli_count_text(double count, char *buf, size_t len);   /* "12,345" */
 const char *ef_cli_bytes_text(double bytes, char *buf, size_t len);   /* "12.3 MiB" */

@@ -165,13 +165,62 @@ add_count(struct ef_cli_table *table, const json_t *object, const char *name)
                      ef_cli_count_text(ef_cli_member_number(object, name), text, sizeof(text)));
 }
 
+static bool
+is_too_wide(const struct ef_cli *cli, const struct ef_cli_table *table)
+{
+    return cli->style.width > 0 && ef_cli_table_width_least(table) > cli->style.width;
+}
+
+/* "connected", or "seen 3 min ago". */
+static void
+add_seen(struct ef_cli_table *table, const json_t *status, const json_t *publisher)
+{
+    ef_wall_ns none = {0}, now, seen;
+    char text[64];
+
+    if (json_is_true(json_object_get(publisher, "connected")))
+        ef_cli_table_add(table, "connected");
+    else if (ef_wall_parse(ef_cli_member_text(status, "now"), none, &now, NULL) == EF_OK &&
+             ef_wall_parse(ef_cli_member_text(publisher, "last_seen"), none, &seen, NULL) == EF_OK)
+        ef_cli_table_addf(table, "seen %s ago",
+                          ef_cli_ns_text((double)(now.ns - seen.ns), text, sizeof(text)));
+    else
+        ef_cli_table_add(table, "never seen");
+}
+
+static void
+add_publisher(struct ef_cli_table *table, const json_t *status, const json_t *row, bool narrow)
+{
+    const json_t *samples = json_object_get(row, "samples");
+    const char *name = ef_cli_member_text(row, "name");
+    char used[64], most[64];
+
+    ef_cli_table_add(table, *name != '\0' ? name : ef_cli_member_text(row, "publisher"));
+    if (narrow) {
+        add_seen(table, status, row);
+    } else {
+        ef_cli_table_add(table, json_is_true(json_object_get(row, "connected")) ? "yes" : "no");
+        ef_cli_table_add(table, ef_cli_member_text(row, "last_seen"));
+    }
+    add_count(table, samples, "stored");
+    add_count(table, samples, "lost");
+    add_count(table, samples, "late");
+    ef_cli_table_addf(
+        table, "%s of %s",
+        ef_cli_bytes_text(ef_cli_member_number(row, "spool_bytes"), used, sizeof(used)),
+        ef_cli_bytes_text(ef_cli_member_number(row, "spool_bytes_max"), most, sizeof(most)));
+}
+
 static void
 append_publishers(const struct ef_cli *cli, const json_t *status, struct ef_buf *out)
 {
-    static const struct ef_cli_column columns[] = {
+    static const struct ef_cli_column wide[] = {
         {"PUBLISHER", false, true}, {"CONNECTED", false, false}, {"LAST SEEN", false, false},
         {"STORED", true, false},    {"LOST", true, false},       {"LATE", true, false},
         {"SPOOL", true, false}};
+    static const struct ef_cli_column narrow[] = {
+        {"PUBLISHER", false, true}, {"STATE", false, false}, {"STORED", true, false},
+        {"LOST", true, false},      {"LATE", true, false},   {"SPOOL", true, false}};
     const json_t *publishers = json_object_get(status, "publishers");
     struct ef_cli_table table;
     const json_t *row;
@@ -182,30 +231,20 @@ append_publishers(const struct ef_cli *cli, const json_t *status, struct ef_buf 
         ef_buf_append_str(out, "No publisher has connected yet.\n");
         return;
     }
-    ef_cli_table_init(&table, columns, EF_COUNT_OF(columns));
-    json_array_foreach(publishers, i, row)
-    {
-        const json_t *samples = json_object_get(row, "samples");
-        const char *name = ef_cli_member_text(row, "name");
-        char used[64], most[64];
-        ef_cli_table_add(&table, *name != '\0' ? name : ef_cli_member_text(row, "publisher"));
-        ef_cli_table_add(&table, json_is_true(json_object_get(row, "connected")) ? "yes" : "no");
-        ef_cli_table_add(&table, ef_cli_member_text(row, "last_seen"));
-        add_count(&table, samples, "stored");
-        add_count(&table, samples, "lost");
-        add_count(&table, samples, "late");
-        ef_cli_table_addf(
-            &table, "%s of %s",
-            ef_cli_bytes_text(ef_cli_member_number(row, "spool_bytes"), used, sizeof(used)),
-            ef_cli_bytes_text(ef_cli_member_number(row, "spool_bytes_max"), most, sizeof(most)));
+    ef_cli_table_init(&table, wide, EF_COUNT_OF(wide));
+    json_array_foreach(publishers, i, row) add_publisher(&table, status, row, false);
+    if (is_too_wide(cli, &table)) {
+        ef_cli_table_fini(&table);
+        ef_cli_table_init(&table, narrow, EF_COUNT_OF(narrow));
+        json_array_foreach(publishers, i, row) add_publisher(&table, status, row, true);
     }
     ef_cli_table_print(&table, &cli->style, out);
     ef_cli_table_fini(&table);
 }
 
-/* "0.21 %, longest pause 12 ms" */
+/* "0.21 %, longest pause 12 ms", or "0.21 %, 12 ms" */
 static void
-add_cost(struct ef_cli_table *table, const json_t *target)
+add_cost(struct ef_cli_table *table, const json_t *target, bool narrow)
 {
     const json_t *cost = json_object_get(target, "sampling_cost");
     double cpu_ratio = ef_cli_member_number(cost, "cpu_ratio");
@@ -217,20 +256,67 @@ add_cost(struct ef_cli_table *table, const json_t *target)
     else if (!isfinite(pause_ms))
         ef_cli_table_add(table, ef_cli_percent_text(cpu_ratio, percent, sizeof(percent)));
     else
-        ef_cli_table_addf(table, "%s, longest pause %.3g ms",
-                          ef_cli_percent_text(cpu_ratio, percent, sizeof(percent)), pause_ms);
+        ef_cli_table_addf(table, "%s, %s%.3g ms",
+                          ef_cli_percent_text(cpu_ratio, percent, sizeof(percent)),
+                          narrow ? "" : "longest pause ", pause_ms);
+}
+
+static void
+add_target(struct ef_cli_table *table, const json_t *row, bool narrow)
+{
+    ef_cli_table_add(table, ef_cli_member_text(row, "worker"));
+    ef_cli_table_add(table, ef_cli_member_text(row, "version"));
+    if (!narrow)
+        ef_cli_table_add(table, ef_cli_member_text(row, "host"));
+    ef_cli_table_add(table, ef_cli_member_text(row, "runtime"));
+    ef_cli_table_add(table, ef_cli_member_text(row, "state"));
+    add_count(table, row, "samples");
+    if (!narrow)
+        add_count(table, row, "samples_starved");
+    add_cost(table, row, narrow);
+    if (!narrow)
+        ef_cli_table_add(table, ef_cli_member_text(row, "message"));
+}
+
+/* Below a narrow table, for it has no room: what a target says, and samples it could not use. */
+static void
+append_target_words(const struct ef_cli *cli, const json_t *row, struct ef_buf *out)
+{
+    const char *message = ef_cli_member_text(row, "message");
+    double starved = ef_cli_member_number(row, "samples_starved");
+    size_t start = out->len;
+    char text[64];
+
+    if (*message == '\0' && !(starved > 0))
+        return;
+    ef_cli_clean(out, ef_cli_member_text(row, "worker"));
+    ef_buf_append_str(out, " ");
+    ef_cli_clean(out, ef_cli_member_text(row, "version"));
+    ef_buf_append_str(out, " on ");
+    ef_cli_clean(out, ef_cli_member_text(row, "host"));
+    ef_buf_append_str(out, ": ");
+    ef_cli_clean(out, message);
+    if (starved > 0)
+        ef_buf_printf(out, "%s%s samples starved", *message != '\0' ? "; " : "",
+                      ef_cli_count_text(starved, text, sizeof(text)));
+    ef_buf_append_str(out, "\n");
+    ef_cli_wrap(out, start, &cli->style, 2);
 }
 
 static void
 append_targets(const struct ef_cli *cli, const json_t *status, struct ef_buf *out)
 {
-    static const struct ef_cli_column columns[] = {
+    static const struct ef_cli_column wide[] = {
         {"TARGET", false, true},   {"VERSION", false, true}, {"HOST", false, true},
         {"RUNTIME", false, false}, {"STATE", false, false},  {"SAMPLES", true, false},
         {"STARVED", true, false},  {"COST", false, false},   {"MESSAGE", false, true}};
+    static const struct ef_cli_column narrow[] = {
+        {"TARGET", false, true}, {"VERSION", false, true}, {"RUNTIME", false, false},
+        {"STATE", false, false}, {"SAMPLES", true, false}, {"COST, PAUSE", false, false}};
     const json_t *targets = json_object_get(status, "targets");
     struct ef_cli_table table;
     const json_t *row;
+    bool is_narrow;
     size_t i;
 
     ef_buf_append_str(out, "\n");
@@ -238,21 +324,35 @@ append_targets(const struct ef_cli *cli, const json_t *status, struct ef_buf *ou
         ef_buf_append_str(out, "No target is sampled.\n");
         return;
     }
-    ef_cli_table_init(&table, columns, EF_COUNT_OF(columns));
-    json_array_foreach(targets, i, row)
-    {
-        ef_cli_table_add(&table, ef_cli_member_text(row, "worker"));
-        ef_cli_table_add(&table, ef_cli_member_text(row, "version"));
-        ef_cli_table_add(&table, ef_cli_member_text(row, "host"));
-        ef_cli_table_add(&table, ef_cli_member_text(row, "runtime"));
-        ef_cli_table_add(&table, ef_cli_member_text(row, "state"));
-        add_count(&table, row, "samples");
-        add_count(&table, row, "samples_starved");
-        add_cost(&table, row);
-        ef_cli_table_add(&table, ef_cli_member_text(row, "message"));
+    ef_cli_table_init(&table, wide, EF_COUNT_OF(wide));
+    json_array_foreach(targets, i, row) add_target(&table, row, false);
+    is_narrow = is_too_wide(cli, &table);
+    if (is_narrow) {
+        ef_cli_table_fini(&table);
+        ef_cli_table_init(&table, narrow, EF_COUNT_OF(narrow));
+        json_array_foreach(targets, i, row) add_target(&table, row, true);
     }
     ef_cli_table_print(&table, &cli->style, out);
     ef_cli_table_fini(&table);
+    json_array_foreach(targets, i, row)
+    {
+        if (is_narrow)
+            append_target_words(cli, row, out);
+    }
+}
+
+static void
+append_head(const struct ef_cli *cli, const json_t *status, struct ef_buf *out)
+{
+    size_t start = out->len;
+
+    append_collector(cli, status, out);
+    append_memory(cli, status, out);
+    append_disk(cli, status, out);
+    append_samples(cli, status, out);
+    append_imported(cli, status, out);
+    append_limits(cli, status, out);
+    ef_cli_wrap(out, start, &cli->style, LABEL_WIDTH);
 }
 
 int
@@ -270,12 +370,7 @@ ef_cli_status(struct ef_cli *cli)
     if (cli->values.json) {
         ef_cli_answer_pass(&answer, &cli->out);
     } else {
-        append_collector(cli, answer.json, &cli->out);
-        append_memory(cli, answer.json, &cli->out);
-        append_disk(cli, answer.json, &cli->out);
-        append_samples(cli, answer.json, &cli->out);
-        append_imported(cli, answer.json, &cli->out);
-        append_limits(cli, answer.json, &cli->out);
+        append_head(cli, answer.json, &cli->out);
         append_publishers(cli, answer.json, &cli->out);
         append_targets(cli, answer.json, &cli->out);
     }

@@ -10,8 +10,9 @@
 
 #include "proto/base/time.h"
 
-#define BAR_WIDTH 40    /* columns; leaves room for the numbers on a terminal of 100 */
-#define GAPS_EACH_MAX 3 /* a longer run of steps without samples is one line */
+#define BAR_WIDTH_MAX 40 /* columns; chosen */
+#define BAR_WIDTH_MIN 8  /* on a narrow terminal; less shows nothing; chosen */
+#define GAPS_EACH_MAX 3  /* a longer run of steps without samples is one line */
 
 /* How the values of an answer are shown: raw value × factor of a point, and the unit's name. */
 struct scale {
@@ -69,10 +70,10 @@ highest(const struct scale *scale, const json_t *points)
 
 /* A bar of eighths of a column, or of '#' where the locale is not UTF-8. */
 static void
-bar_text(double ratio, bool utf8, char *buf, size_t len)
+bar_text(double ratio, size_t width, bool utf8, char *buf, size_t len)
 {
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-    size_t parts = ratio > 0 ? (size_t)lround(fmin(ratio, 1) * BAR_WIDTH * 8) : 0;
+    size_t parts = ratio > 0 ? (size_t)lround(fmin(ratio, 1) * (double)width * 8) : 0;
     size_t used = 0;
 
     buf[0] = '\0';
@@ -86,10 +87,10 @@ bar_text(double ratio, bool utf8, char *buf, size_t len)
 
 static void
 add_point(struct ef_cli_table *table, const struct ef_cli *cli, const struct scale *scale,
-          const json_t *point, double most)
+          const json_t *point, double most, size_t room)
 {
     double value = point_value(scale, point);
-    char text[64], bar[BAR_WIDTH * 3 + 16];
+    char text[64], bar[BAR_WIDTH_MAX * 3 + 16];
 
     ef_cli_table_add(table, ef_cli_member_text(point, "from"));
     if (isfinite(value))
@@ -100,27 +101,34 @@ add_point(struct ef_cli_table *table, const struct ef_cli *cli, const struct sca
                      ef_cli_count_text(ef_cli_member_number(point, "samples"), text, sizeof(text)));
     ef_cli_table_add(
         table, ef_cli_percent_text(ef_cli_member_number(point, "coverage"), text, sizeof(text)));
-    bar_text(most > 0 ? value / most : 0, cli->style.utf8, bar, sizeof(bar));
+    bar_text(most > 0 ? value / most : 0, room, cli->style.utf8, bar, sizeof(bar));
     ef_cli_table_add(table, bar);
 }
 
 static void
-add_gap(struct ef_cli_table *table, const json_t *first, const char *last_to, size_t step_count)
+add_gap(struct ef_cli_table *table, const json_t *first, const char *last_to, size_t step_count,
+        size_t room)
 {
     double cpu_ns = ef_cli_member_number(first, "process_cpu_ns");
-    char text[64];
+    char text[64], cpu[64] = "", gap[160] = "(gap: no samples)";
+    int len = 0;
 
     ef_cli_table_add(table, ef_cli_member_text(first, "from"));
     ef_cli_table_add(table, "-");
     ef_cli_table_add(table, "0");
     ef_cli_table_add(table, "0.00 %");
+    if (step_count == 1 && cpu_ns > 0)
+        snprintf(cpu, sizeof(cpu), ", process CPU %s", ef_cli_ns_text(cpu_ns, text, sizeof(text)));
     if (step_count > 1)
-        ef_cli_table_addf(table, "(gap: no samples in %zu steps, to %.40s)", step_count, last_to);
+        len = snprintf(gap, sizeof(gap), "(gap: no samples in %zu steps, to %.40s)", step_count,
+                       last_to);
     else if (cpu_ns > 0)
-        ef_cli_table_addf(table, "(gap: no samples, process CPU %s)",
-                          ef_cli_ns_text(cpu_ns, text, sizeof(text)));
-    else
-        ef_cli_table_add(table, "(gap: no samples)");
+        len = snprintf(gap, sizeof(gap), "(gap: no samples%s)", cpu);
+    if (len > 0 && (size_t)len > room && step_count > 1) /* the next row says until when */
+        snprintf(gap, sizeof(gap), "(gap of %zu steps)", step_count);
+    else if (len > 0 && (size_t)len > room)
+        snprintf(gap, sizeof(gap), "(gap%s)", cpu);
+    ef_cli_table_add(table, gap);
 }
 
 /* Steps from `start` on without samples. */
@@ -134,6 +142,30 @@ gap_length(const json_t *points, size_t start)
     return end - start;
 }
 
+/* `room`: columns for bars and words about gaps. */
+static void
+add_rows(struct ef_cli_table *table, const struct ef_cli *cli, const struct scale *scale,
+         const json_t *points, size_t bar_width, size_t room)
+{
+    double most = highest(scale, points);
+
+    for (size_t i = 0; i < json_array_size(points);) {
+        const json_t *point = json_array_get(points, i);
+        size_t gap = gap_length(points, i);
+        if (gap > GAPS_EACH_MAX) {
+            add_gap(table, point, ef_cli_member_text(json_array_get(points, i + gap - 1), "to"),
+                    gap, room);
+            i += gap;
+            continue;
+        }
+        if (gap > 0)
+            add_gap(table, point, "", 1, room);
+        else
+            add_point(table, cli, scale, point, most, bar_width);
+        i++;
+    }
+}
+
 static void
 append_points(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out)
 {
@@ -142,27 +174,22 @@ append_points(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out
                                             {scale.unit, true, false},
                                             {"SAMPLES", true, false},
                                             {"COVERAGE", true, false},
-                                            {"", false, false}};
+                                            {"", false, true}};
     const json_t *points = json_object_get(answer, "points");
-    double most = highest(&scale, points);
+    size_t width = cli->style.width, room = SIZE_MAX, bar_width = BAR_WIDTH_MAX, numbers = 0;
     struct ef_cli_table table;
 
-    ef_cli_table_init(&table, columns, EF_COUNT_OF(columns));
-    for (size_t i = 0; i < json_array_size(points);) {
-        const json_t *point = json_array_get(points, i);
-        size_t gap = gap_length(points, i);
-        if (gap > GAPS_EACH_MAX) {
-            add_gap(&table, point, ef_cli_member_text(json_array_get(points, i + gap - 1), "to"),
-                    gap);
-            i += gap;
-            continue;
-        }
-        if (gap > 0)
-            add_gap(&table, point, "", 1);
-        else
-            add_point(&table, cli, &scale, point, most);
-        i++;
+    if (width > 0) { /* how wide the numbers are is known when they are written */
+        ef_cli_table_init(&table, columns, EF_COUNT_OF(columns));
+        add_rows(&table, cli, &scale, points, 0, 0);
+        for (size_t i = 0; i + 1 < table.column_count; i++)
+            numbers += table.widths[i] + 2;
+        ef_cli_table_fini(&table);
+        room = width > numbers + BAR_WIDTH_MIN ? width - numbers : BAR_WIDTH_MIN;
+        bar_width = room < BAR_WIDTH_MAX ? room : BAR_WIDTH_MAX;
     }
+    ef_cli_table_init(&table, columns, EF_COUNT_OF(columns));
+    add_rows(&table, cli, &scale, points, bar_width, room);
     ef_cli_table_print(&table, &cli->style, out);
     ef_cli_table_fini(&table);
 }

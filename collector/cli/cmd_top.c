@@ -64,7 +64,11 @@ append_total(const json_t *answer, struct ef_buf *out)
         ef_cli_clean(out, ef_cli_value_text(high, unit, high_text, sizeof(high_text)));
         ef_buf_append_str(out, ")");
     }
-    if (cpu && span_ns > 0 && strcmp(unit, "nanoseconds") == 0)
+    if (!cpu || span_ns <= 0 || strcmp(unit, "nanoseconds") != 0)
+        return;
+    if (value / span_ns < 0.001)
+        ef_buf_append_str(out, ", less than 0.001 cores");
+    else
         ef_buf_printf(out, ", %.3g cores", value / span_ns);
 }
 
@@ -73,9 +77,11 @@ append_header(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out
 {
     double process_cpu_ns = ef_cli_member_number(answer, "process_cpu_ns");
     char text[64];
+    size_t start;
 
     ef_cli_selection_line(cli, answer, ef_cli_member_text(answer, "from"),
                           ef_cli_member_text(answer, "to"), out);
+    start = out->len;
     ef_buf_printf(out, "%s samples",
                   ef_cli_count_text(ef_cli_member_number(answer, "samples"), text, sizeof(text)));
     ef_buf_printf(
@@ -85,6 +91,7 @@ append_header(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out
     if (process_cpu_ns > 0)
         ef_buf_printf(out, ", process CPU %s", ef_cli_ns_text(process_cpu_ns, text, sizeof(text)));
     ef_buf_append_str(out, "\n");
+    ef_cli_wrap(out, start, &cli->style, 2);
     ef_cli_notes(cli, answer, out);
     ef_buf_append_str(out, "\n");
 }
@@ -95,7 +102,7 @@ append_table(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out)
     static const struct ef_cli_column columns[] = {{"SELF (95 %)", true, false},
                                                    {"TOTAL (95 %)", true, false},
                                                    {"FUNCTION", false, true},
-                                                   {"FILE:LINE", false, true}};
+                                                   {"FILE:LINE", false, EF_CLI_CUT_START}};
     const json_t *other = json_object_get(answer, "other");
     const json_t *function;
     struct ef_cli_table table;

@@ -23,6 +23,7 @@ ef_cli_selection_line(const struct ef_cli *cli, const json_t *answer, const char
     const json_t *versions = json_object_get(answer, "versions");
     int64_t span_ns;
     ef_wall_ns first, last, now = {0};
+    size_t start = out->len;
     char span[64];
 
     ef_cli_paint(out, &cli->style, EF_CLI_BOLD);
@@ -44,13 +45,14 @@ ef_cli_selection_line(const struct ef_cli *cli, const json_t *answer, const char
         ef_buf_printf(out, " (%s)", ef_span_format((ef_span_ns){span_ns}, span, sizeof(span)));
     }
     ef_buf_append_str(out, "\n");
+    ef_cli_wrap(out, start, &cli->style, 2);
 }
 
 void
 ef_cli_notes(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out)
 {
     const json_t *note;
-    size_t i;
+    size_t i, start = out->len;
 
     json_array_foreach(json_object_get(answer, "notes"), i, note)
     {
@@ -62,4 +64,5 @@ ef_cli_notes(const struct ef_cli *cli, const json_t *answer, struct ef_buf *out)
         ef_cli_paint(out, &cli->style, EF_CLI_PLAIN);
         ef_buf_append_str(out, "\n");
     }
+    ef_cli_wrap(out, start, &cli->style, 6);
 }

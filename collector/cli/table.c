@@ -127,6 +127,31 @@ ef_cli_cut_middle(struct ef_buf *out, const char *text, size_t width, bool utf8)
     ef_buf_append_str(out, text + end_start(text, left / 2));
 }
 
+void
+ef_cli_cut_start(struct ef_buf *out, const char *text, size_t width, bool utf8)
+{
+    size_t mark_width = utf8 ? 1 : 3;
+
+    if (ef_cli_text_width(text) <= width || width <= mark_width) {
+        ef_buf_append_str(out, text);
+        return;
+    }
+    ef_buf_append_str(out, utf8 ? "…" : "...");
+    ef_buf_append_str(out, text + end_start(text, width - mark_width));
+}
+
+size_t
+ef_cli_table_width_least(const struct ef_cli_table *table)
+{
+    size_t sum = GAP_COLUMNS * (table->column_count - 1);
+
+    for (size_t i = 0; i < table->column_count; i++) {
+        bool cut = table->columns[i].flexible && table->widths[i] > FLEXIBLE_WIDTH_MIN;
+        sum += cut ? FLEXIBLE_WIDTH_MIN : table->widths[i];
+    }
+    return sum;
+}
+
 /* Takes columns from the widest flexible column until the row fits. */
 static void
 fit(struct ef_cli_table *table, size_t width)
@@ -174,7 +199,9 @@ print_cell(const struct ef_cli_table *table, size_t column, const char *text, bo
     size_t used;
 
     ef_buf_init(&cut, EF_CLI_OUTPUT_BYTES_MAX);
-    if (table->columns[column].flexible)
+    if (table->columns[column].flexible == EF_CLI_CUT_START)
+        ef_cli_cut_start(&cut, text, width, utf8);
+    else if (table->columns[column].flexible == EF_CLI_CUT_MIDDLE)
         ef_cli_cut_middle(&cut, text, width, utf8);
     else
         ef_buf_append_str(&cut, text);

@@ -12,10 +12,16 @@
 
 #define EF_CLI_TABLE_COLUMNS_MAX 16
 
+enum ef_cli_cut {
+    EF_CLI_CUT_NEVER,  /* false */
+    EF_CLI_CUT_MIDDLE, /* true: names differ at both ends */
+    EF_CLI_CUT_START   /* places: the end of a path says most */
+};
+
 struct ef_cli_column {
     const char *title;
-    bool right;    /* numbers */
-    bool flexible; /* may be cut in the middle */
+    bool right; /* numbers */
+    enum ef_cli_cut flexible;
 };
 
 struct ef_cli_table {
@@ -31,10 +37,14 @@ void ef_cli_table_init(struct ef_cli_table *table, const struct ef_cli_column *c
 void ef_cli_table_fini(struct ef_cli_table *table);
 void ef_cli_table_add(struct ef_cli_table *table, const char *text);
 void ef_cli_table_addf(struct ef_cli_table *table, const char *fmt, ...) EF_PRINTF(2, 3);
+/* Columns it needs at least, flexible cells cut as far as they are ever cut. */
+size_t ef_cli_table_width_least(const struct ef_cli_table *table);
 /* Appends titles and rows. Nothing is cut when style->width is 0. */
 void ef_cli_table_print(struct ef_cli_table *table, const struct ef_cli_style *style,
                         struct ef_buf *out);
 /* Appends clean text, cut in the middle to at most `width` columns. */
 void ef_cli_cut_middle(struct ef_buf *out, const char *text, size_t width, bool utf8);
+/* The same, cut at its start. */
+void ef_cli_cut_start(struct ef_buf *out, const char *text, size_t width, bool utf8);
 
 #endif

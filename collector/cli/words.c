@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -81,6 +82,68 @@ ef_cli_text_width(const char *text)
     while (*at != '\0')
         width += character_width(next_character(&at));
     return width;
+}
+
+/* Bytes of the character or colour escape at `at`, and its columns. */
+static size_t
+measure(const unsigned char *at, size_t left, size_t *ret_columns)
+{
+    const unsigned char *next = at;
+    size_t bytes = 0;
+
+    *ret_columns = 0;
+    if (*at == 0x1b) {
+        while (bytes < left && at[bytes] != 'm')
+            bytes++;
+        return bytes < left ? bytes + 1 : left;
+    }
+    *ret_columns = character_width(next_character(&next));
+    return (size_t)(next - at);
+}
+
+/* Appends one line, broken at its last blank that fits; a word longer than the line is left whole.
+ */
+static void
+wrap_line(struct ef_buf *out, const char *line, size_t len, size_t width, size_t indent)
+{
+    size_t column = 0, blank = 0, begin = 0, columns;
+
+    for (size_t at = 0; at < len;) {
+        size_t bytes = measure((const unsigned char *)line + at, len - at, &columns);
+        if (line[at] == ' ' && column > 0)
+            blank = at;
+        column += columns;
+        at += bytes;
+        if (column <= width || blank <= begin)
+            continue;
+        ef_buf_append(out, line + begin, blank - begin);
+        ef_buf_printf(out, "\n%*s", (int)indent, "");
+        begin = at = blank + 1;
+        column = indent;
+    }
+    ef_buf_append(out, line + begin, len - begin);
+    ef_buf_put_u8(out, '\n');
+}
+
+void
+ef_cli_wrap(struct ef_buf *out, size_t start, const struct ef_cli_style *style, size_t indent)
+{
+    size_t len = out->len > start ? out->len - start : 0;
+    char *text, *line;
+
+    if (style->width == 0 || len == 0 || !ef_buf_put_u8(out, '\0'))
+        return;
+    out->len--;
+    text = strdup((const char *)out->data + start); /* without memory lines stay long */
+    if (text == NULL)
+        return;
+    out->len = start;
+    for (line = text; *line != '\0';) {
+        size_t line_len = strcspn(line, "\n");
+        wrap_line(out, line, line_len, style->width, indent);
+        line += line_len + (line[line_len] == '\n');
+    }
+    free(text);
 }
 
 static void __attribute__((format(printf, 1, 0)))

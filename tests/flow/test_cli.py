@@ -73,6 +73,14 @@ class CliCase(ef.FlowCase):
             self.assertTrue(words, "a failure without a word")
         return out, words
 
+    def shown(self, *args):
+        """Lines that a terminal of 80 columns gets, without colour; none is wider."""
+        code, shown, _ = ef.run_on_terminal(*args, url=self.fake.url)
+        self.assertEqual(code, 0)
+        lines = re.sub(r"\033\[\d*m", "", shown.decode()).splitlines()
+        self.assertLessEqual(max(len(line) for line in lines), 80, lines)
+        return lines
+
     def asked(self):
         """The only request that was made: (method, path, parameters)."""
         self.assertEqual(len(self.fake.requests), 1, self.fake.requests)
@@ -166,6 +174,17 @@ class Timeline(CliCase):
         self.assertIn("(gap: no samples, process CPU 2.0 s)", lines[6])
         self.assertEqual(words, "")
         self.assertEqual(self.asked()[2]["step"], ["10s"])
+
+    def test_narrow_terminal_has_shorter_bars_and_words(self):
+        steps = [step(0, 12345678, 5e9), step(1, 200, 10e9), step(2, 0, 0, 0, cpu=12.3e9), step(3, 1, 1e9)] + \
+            [step(i, 0, 0, 0) for i in range(4, 10)] + [step(10, 1, 1e9)]
+        self.fake.answers["/api/v1/timeline"] = timeline(steps)
+        lines = self.shown("timeline", *W, *RANGE)
+        bars = [line.count("█") for line in lines[3:5]]
+        self.assertGreaterEqual(bars[1], 20)
+        self.assertAlmostEqual(bars[0] * 2, bars[1], delta=1)
+        self.assertIn("(gap, process CPU 12.3 s)", lines[5])
+        self.assertIn("(gap of 6 steps)", lines[7])
 
     def test_long_gaps_are_one_line_and_steps_are_sent(self):
         steps = [step(0, 1, 1e9)] + [step(i, 0, 0, 0) for i in range(1, 8)] + [step(8, 1, 1e9)]
@@ -321,6 +340,19 @@ class Status(CliCase):
         self.assertNotIn("were lost", out)
         out, _ = self.cli("status", "--json")
         self.assertEqual(json.loads(out), STATUS)
+
+    def test_narrow_terminal_keeps_every_line_and_says_below_what_has_no_room(self):
+        target = STATUS["targets"][0]
+        self.fake.answers["/api/v1/status"] = {
+            **STATUS, "publishers": [{**STATUS["publishers"][0], "name": f"agent-{place}-with-a-long-name.example", "connected": here}
+                                     for place, here in (("fra", True), ("sin", False))],
+            "targets": [{**target, "worker": "a-rather-long-name-of-a-worker", "samples": 98765432},
+                        {**target, "state": "starved", "samples_starved": 120, "message": "confined to one CPU: shares are wrong"}],
+            "limits": [{"name": "stacks_per_version_max", "count": 12, "message": "samples were booked on (limit reached): too many"}]}
+        lines = self.shown("status")
+        for text in ("connected", "seen ", "98,765,432", "COST, PAUSE", "0.21 %, 12 ms"):
+            self.assertIn(text, "\n".join(lines))
+        self.assertIn("shop v41 on host1: confined to one CPU: shares are wrong; 120 samples starved", " ".join(lines))
 
     def test_losses_and_limits_are_said(self):
         samples = {"published": 10, "stored": 1, "lost": 7000, "late": 3, "duplicate": 2}

@@ -102,6 +102,59 @@ narrow_terminal_cuts_only_flexible_columns_in_the_middle(void **state)
     }
 }
 
+/* Of a path its end says most. */
+static void
+places_are_cut_at_their_start(void **state)
+{
+    struct ef_buf out;
+
+    (void)state;
+    for (size_t width = 4; width < 60; width++) {
+        const char *text = "https://bundle.example/assets/漢字/index-7f3a.mjs:12";
+        size_t full = ef_cli_text_width(text);
+        ef_buf_init(&out, 4096);
+        ef_cli_cut_start(&out, text, width, true);
+        ef_buf_put_u8(&out, '\0');
+        if (width >= full)
+            assert_string_equal((char *)out.data, text);
+        else
+            assert_in_range(ef_cli_text_width((char *)out.data), width - 1, width);
+        assert_string_equal((char *)out.data + out.len - 4, ":12");
+        ef_buf_fini(&out);
+    }
+}
+
+/* Goal: no line is wider than the terminal, no word and no colour is lost, what fits stays. */
+static void
+long_lines_are_wrapped_at_blanks(void **state)
+{
+    const char *text =
+        "head stays\n\033[1mshop\033[0m, versions v1, v2, 漢字 and a few words more\n";
+    struct ef_cli_style style = {.tty = true, .utf8 = true, .width = 20};
+    struct ef_buf out;
+
+    (void)state;
+    ef_buf_init(&out, 4096);
+    ef_buf_append_str(&out, text);
+    ef_cli_wrap(&out, 11, &style, 2);
+    ef_buf_put_u8(&out, '\0');
+    assert_string_equal((char *)out.data, "head stays\n\033[1mshop\033[0m, versions v1,\n"
+                                          "  v2, 漢字 and a few\n"
+                                          "  words more\n");
+    ef_buf_clear(&out);
+    ef_buf_append_str(&out, "averyveryverylongwordthatfitsnowhere and more\n");
+    ef_cli_wrap(&out, 0, &style, 2);
+    ef_buf_put_u8(&out, '\0');
+    assert_string_equal((char *)out.data, "averyveryverylongwordthatfitsnowhere\n  and more\n");
+    style.width = 0;
+    ef_buf_clear(&out);
+    ef_buf_append_str(&out, text);
+    ef_cli_wrap(&out, 0, &style, 2);
+    ef_buf_put_u8(&out, '\0');
+    assert_string_equal((char *)out.data, text);
+    ef_buf_fini(&out);
+}
+
 static void
 without_a_terminal_nothing_is_cut(void **state)
 {
@@ -169,6 +222,8 @@ main(void)
         cmocka_unit_test_setup_teardown(width_counts_columns_not_bytes, setup, teardown),
         cmocka_unit_test_setup_teardown(narrow_terminal_cuts_only_flexible_columns_in_the_middle,
                                         setup, teardown),
+        cmocka_unit_test(places_are_cut_at_their_start),
+        cmocka_unit_test(long_lines_are_wrapped_at_blanks),
         cmocka_unit_test_setup_teardown(without_a_terminal_nothing_is_cut, setup, teardown),
         cmocka_unit_test(cut_keeps_head_tail_and_width_for_every_length),
         cmocka_unit_test_setup_teardown(titles_are_bold_only_with_colour, setup, teardown),
