@@ -16,9 +16,8 @@
  * more tries mean that they are evicted as fast as they are read. */
 #define TRIES_MAX 8200
 #define PARKED_AGAIN_NS (INT64_C(1) * EF_NS_PER_S) /* pause after a try that found memory full */
-#define FETCH_LOOKUPS                                                                              \
-    512u               /* two cache lines each: as much as the second-level cache takes lightly */
-#define PAIR_BYTES 24u /* upper estimate for one new pair */
+#define FETCH_LOOKUPS 256u  /* a cache line each: a third of the first-level cache */
+#define PAIR_BYTES 24u      /* upper estimate for one new pair */
 #define FRAGMENT_BYTES 400u /* and for a new bucket */
 
 struct job {
@@ -216,14 +215,12 @@ fetch_ahead(const struct job *job, size_t from)
 
     for (; until < job->batch->n_fragments && lookups < FETCH_LOOKUPS; until++)
         lookups += job->batch->fragments[until]->n_stack;
-    for (int near = 0; near <= 1; near++) {
-        for (size_t i = from; i < until; i++) {
-            const Everflame__V1__Fragment *fragment = job->batch->fragments[i];
-            struct ef_version *version = version_at(job, fragment->source);
-            size_t count = fragment->n_stack < FETCH_LOOKUPS ? fragment->n_stack : FETCH_LOOKUPS;
-            if (version != NULL)
-                ef_ids_fetch(&version->stacks, fragment->stack, count, near == 0);
-        }
+    for (size_t i = from; i < until; i++) {
+        const Everflame__V1__Fragment *fragment = job->batch->fragments[i];
+        struct ef_version *version = version_at(job, fragment->source);
+        size_t count = fragment->n_stack < FETCH_LOOKUPS ? fragment->n_stack : FETCH_LOOKUPS;
+        if (version != NULL)
+            ef_ids_fetch(&version->stacks, fragment->stack, count);
     }
     return until;
 }

@@ -5,19 +5,35 @@
 
 #include <stdlib.h>
 
-#define IDS_MIN 32u         /* entries of the first array; chosen: a version has dozens at least */
+#define SLOTS_MIN 64u       /* chosen: a version has dozens of stacks at least */
 #define MALLOC_OVERHEAD 16u /* glibc keeps this much beside each piece */
 
+_Static_assert(sizeof(struct ef_ids_slot) == 12, "a slot must not be padded");
+
+/* Any number of slots will do, not only powers of two, so that tables grow by halves. */
 static inline uint32_t
-slot_of(const struct ef_ids *ids, uint64_t hash)
+home_of(const struct ef_ids *ids, uint64_t hash)
 {
-    return (uint32_t)((hash * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (ids->slot_count - 1);
+    uint64_t mixed = hash * UINT64_C(0x9e3779b97f4a7c15);
+
+    return (uint32_t)((mixed >> 32) * ids->slot_count >> 32);
+}
+
+static inline uint64_t
+hash_of(const struct ef_ids_slot *slot)
+{
+    return (uint64_t)slot->hash[1] << 32 | slot->hash[0];
+}
+
+static inline uint32_t
+next_of(const struct ef_ids *ids, uint32_t at)
+{
+    return at + 1 == ids->slot_count ? 0 : at + 1;
 }
 
 void
 ef_ids_fini(struct ef_ids *ids)
 {
-    free(ids->hashes);
     free(ids->slots);
     *ids = (struct ef_ids){0};
 }
@@ -25,18 +41,15 @@ ef_ids_fini(struct ef_ids *ids)
 size_t
 ef_ids_bytes(const struct ef_ids *ids)
 {
-    if (ids->cap == 0)
-        return 0;
-    return ids->cap * sizeof(*ids->hashes) + ids->slot_count * sizeof(*ids->slots) +
-           2 * MALLOC_OVERHEAD;
+    return ids->slot_count == 0 ? 0 : ids->slot_count * sizeof(*ids->slots) + MALLOC_OVERHEAD;
 }
 
 static inline uint32_t
-probe(const struct ef_ids *ids, uint64_t hash, uint32_t slot)
+probe(const struct ef_ids *ids, uint64_t hash)
 {
-    for (; ids->slots[slot] != 0; slot = (slot + 1) & (ids->slot_count - 1)) {
-        if (ids->hashes[ids->slots[slot] - 1] == hash)
-            return ids->slots[slot];
+    for (uint32_t at = home_of(ids, hash); ids->slots[at].id != 0; at = next_of(ids, at)) {
+        if (hash_of(&ids->slots[at]) == hash)
+            return ids->slots[at].id;
     }
     return 0;
 }
@@ -44,21 +57,16 @@ probe(const struct ef_ids *ids, uint64_t hash, uint32_t slot)
 uint32_t
 ef_ids_find(const struct ef_ids *ids, uint64_t hash)
 {
-    return ids->count == 0 ? 0 : probe(ids, hash, slot_of(ids, hash));
+    return ids->count == 0 ? 0 : probe(ids, hash);
 }
 
 void
-ef_ids_fetch(const struct ef_ids *ids, const uint64_t *hashes, size_t count, bool far)
+ef_ids_fetch(const struct ef_ids *ids, const uint64_t *hashes, size_t count)
 {
     if (ids->count == 0)
         return;
-    for (size_t i = 0; i < count; i++) {
-        const uint32_t *slot = &ids->slots[slot_of(ids, hashes[i])];
-        if (far)
-            __builtin_prefetch(slot);
-        else
-            __builtin_prefetch(&ids->hashes[*slot == 0 ? 0 : *slot - 1]);
-    }
+    for (size_t i = 0; i < count; i++)
+        __builtin_prefetch(&ids->slots[home_of(ids, hashes[i])]);
 }
 
 size_t
@@ -76,39 +84,28 @@ ef_ids_find_many(const struct ef_ids *ids, const uint64_t *hashes, size_t count,
 static void
 insert(struct ef_ids *ids, uint64_t hash, uint32_t id)
 {
-    uint32_t slot = slot_of(ids, hash);
+    uint32_t at = home_of(ids, hash);
 
-    while (ids->slots[slot] != 0)
-        slot = (slot + 1) & (ids->slot_count - 1);
-    ids->slots[slot] = id;
+    while (ids->slots[at].id != 0)
+        at = next_of(ids, at);
+    ids->slots[at] = (struct ef_ids_slot){{(uint32_t)hash, (uint32_t)(hash >> 32)}, id};
 }
 
 static bool
-grow_hashes(struct ef_ids *ids)
+grow(struct ef_ids *ids)
 {
-    uint32_t cap = ids->cap == 0 ? IDS_MIN : ids->cap + ids->cap / 4;
-    uint64_t *bigger = realloc(ids->hashes, cap * sizeof(*bigger));
+    struct ef_ids bigger = {.count = ids->count};
 
-    if (bigger == NULL)
+    bigger.slot_count = ids->slot_count == 0 ? SLOTS_MIN : ids->slot_count + ids->slot_count / 2;
+    bigger.slots = calloc(bigger.slot_count, sizeof(*bigger.slots));
+    if (bigger.slots == NULL)
         return false;
-    ids->hashes = bigger;
-    ids->cap = cap;
-    return true;
-}
-
-static bool
-grow_slots(struct ef_ids *ids)
-{
-    uint32_t slot_count = ids->slot_count == 0 ? 2 * IDS_MIN : ids->slot_count * 2;
-    uint32_t *bigger = calloc(slot_count, sizeof(*bigger));
-
-    if (bigger == NULL)
-        return false;
+    for (uint32_t i = 0; i < ids->slot_count; i++) {
+        if (ids->slots[i].id != 0)
+            insert(&bigger, hash_of(&ids->slots[i]), ids->slots[i].id);
+    }
     free(ids->slots);
-    ids->slots = bigger;
-    ids->slot_count = slot_count;
-    for (uint32_t id = 1; id <= ids->count; id++)
-        insert(ids, ids->hashes[id - 1], id);
+    *ids = bigger;
     return true;
 }
 
@@ -117,11 +114,8 @@ ef_ids_add(struct ef_ids *ids, uint64_t hash)
 {
     if (ids->count >= UINT32_MAX / 4)
         return 0;
-    if (ids->count >= ids->cap && !grow_hashes(ids))
+    if (ids->count >= ids->slot_count / 5 * 4 && !grow(ids))
         return 0;
-    if (ids->count >= ids->slot_count / 4 * 3 && !grow_slots(ids))
-        return 0;
-    ids->hashes[ids->count++] = hash;
-    insert(ids, hash, ids->count);
+    insert(ids, hash, ++ids->count);
     return ids->count;
 }
