@@ -51,12 +51,14 @@ def cmocka_counts(text):
 
 def ctest(folder, labels, count, stage, jobs="2"):
     print(f"== {stage}", flush=True)
+    folder = os.path.join(ROOT, folder)
     report = os.path.join(folder, f"report-{re.sub(r'[^a-z]+', '-', stage)}.xml")
     if os.path.exists(report):
         os.unlink(report)
     started = time.monotonic()
     subprocess.run(["ctest", "--test-dir", folder, "-j", jobs, "-L", labels, "--output-junit", report,
-                    "--output-on-failure", "--quiet"], stdout=subprocess.DEVNULL,
+                    "--output-on-failure", "--quiet", "--test-output-size-passed", "4000000",
+                    "--test-output-size-failed", "4000000"], stdout=subprocess.DEVNULL,
                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     cases = ET.parse(report).getroot().findall("testcase") if os.path.exists(report) else []
     if not cases:
