@@ -84,6 +84,7 @@ put_entry(void *arg, const struct ef_query_entry *entry)
     struct ef_json *json = arg;
 
     ef_json_object(json);
+    ef_json_kstr(json, "name", entry->version != NULL ? entry->version : entry->worker);
     ef_json_kstr(json, "account", entry->account);
     ef_json_kstr(json, "worker", entry->worker);
     if (entry->version != NULL)
