@@ -323,6 +323,24 @@ class Faults(ef.FlowCase):
             self.taken(file.bytes(), offset=offset, region="fra")
         self.assertEqual(sum(self.points(0, 110)), len(offsets))
 
+    # 22: what a file says in few bytes may need much memory: refused before it is taken, and the cap holds.
+    def test_an_import_that_needs_more_than_the_cap_is_refused_and_the_cap_holds(self):
+        small = self.keep(ef.start_everflamed(self.path("small"), name="small", memory_max=str(96 << 20)))
+        ticks = json.dumps({"nodes": [{"id": 1, "callFrame": {"functionName": "main", "scriptId": "0", "url": "", "lineNumber": 0,
+                                                              "columnNumber": 0}, "hitCount": 1}],
+                            "startTime": 0, "endTime": 9, "samples": [1] * 2000000, "timeDeltas": [1] * 2000000},
+                           separators=(",", ":")).encode()
+        rng = random.Random(1)
+        stacks = "".join(";".join(f"f{rng.randrange(300)}" for _ in range(20)) + " 1\n" for _ in range(60000)).encode()
+        for body in (ticks, stacks, gzip.compress(ticks)):
+            status, answer = ef.post_json(f"{small.url}/api/v1/import?worker=big&version=v1", body)
+            self.assertEqual((status, answer["error"]["code"]), (413, "EF_ELIMIT"), answer)
+            self.assertIn("memory_max", answer["error"]["message"] + answer["error"]["hint"])
+        with open(f"/proc/{small.pid}/status", encoding="ascii") as file:
+            most = int(re.search(r"VmHWM:\s+(\d+)", file.read()).group(1)) << 10
+        self.assertLess(most, 96 << 20)
+        self.assertEqual(small.get("/api/v1/workers"), [])
+
     # 6: an export of nothing says why, and an empty file that has types is not called damaged.
     def test_nothing_to_export_says_why(self):
         file = Pprof()
