@@ -417,7 +417,8 @@ set_head(struct ef_plan *plan, struct ef_err *err)
     head->coverage = ef_plan_coverage(plan, head->from_ns, head->to_ns);
     if (head->samples == 0)
         set_empty(plan, EF_EMPTY_NO_SAMPLES,
-                  "no samples in the range: there was no traffic, or nobody sampled");
+                  "no samples in the range: no traffic, nobody sampled, or the running "
+                  "profiles are not collected yet ('everflame collect' asks for them)");
     return EF_OK;
 }
 
