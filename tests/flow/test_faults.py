@@ -12,9 +12,11 @@ import sys
 import time
 import unittest
 import urllib.parse
+import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import ef_flow as ef  # noqa: E402
+import ef_runtimes as rt  # noqa: E402
 
 
 def varint(number):
@@ -354,6 +356,40 @@ class Faults(ef.FlowCase):
             again = gzip.decompress(out.read())
         for text in (b"samples", b"count", b"cpu", b"nanoseconds"):
             self.assertTrue(re.search(message(6, text), again, re.DOTALL), text)
+
+
+CHURN = """
+const kept = [];
+setInterval(() => { if (kept.length < 300) kept.push(new Array(5000).fill(kept.length + 0.5)); }, 100);
+function churn() { let sum = 0; for (let i = 0; i < 400; i++) sum += new Array(5000).fill(i + 0.5).length; return sum; }
+setInterval(churn, 10);
+const server = require("http").createServer((request, response) => {
+    global.gc();
+    response.end(JSON.stringify({used: process.memoryUsage().heapUsed, kept: kept.length}));
+});
+server.listen(0, "127.0.0.1", () => console.log(server.address().port));
+"""
+
+
+class LiveHeap(ef.FlowCase):
+    # 49: what is in use must follow the real heap, not the sum of what was ever allocated.
+    def test_garbage_does_not_pile_up_in_the_heap_in_use(self):
+        daemon = self.keep(ef.start_everflamed(self.path("d")))
+        node = self.keep(rt.Node(self.folder, CHURN, flags=("--expose-gc",)))
+        self.keep(rt.Agent(self.folder, daemon, [node.target("acct", "churn", "v1", heap="inuse", rotation="5s")]))
+        begun = time.time()
+
+        def snapshots():
+            answer = daemon.get(f"/api/v1/timeline?worker=churn&type=inuse&from={begun - 20:.0f}&step=10s")
+            return [p["value"] for p in answer["points"] if p["samples"] > 0]
+
+        value = ef.wait_for(snapshots, 150, "a snapshot of the heap in use, each 60 s")[0]
+        with urllib.request.urlopen(node.url(), timeout=10) as answer:
+            real = json.loads(answer.read())["used"]
+        print(f"in use {value >> 10} KiB of a heap of {real >> 10} KiB", flush=True)
+        # 300 arrays of 5,000 doubles are 12 MB and stay; of the others each second makes hundreds of MB.
+        self.assertLess(value, 2 * real)
+        self.assertGreater(value, 6 << 20)
 
 
 if __name__ == "__main__":

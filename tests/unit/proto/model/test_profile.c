@@ -432,6 +432,31 @@ merge_refuses_other_types_and_names_them(void **state)
     ef_profile_free(two);
 }
 
+/* Field fault 13: samples, and no mapping in either; into a profile that has one as well. */
+static void
+merge_of_profiles_without_mappings_adds_them(void **state)
+{
+    struct ef_profile *bare = open_profile("samples", "count");
+    struct ef_profile *other = open_profile("samples", "count");
+    struct ef_profile_mapping mapping = {.start = 0x1000, .limit = 0x2000};
+    struct ef_err err = {0};
+    uint32_t id;
+
+    (void)state;
+    add_stack(bare, "a;b", 1);
+    add_stack(other, "a;b", 2);
+    add_stack(other, "a;c", 4);
+    assert_int_equal(ef_profile_merge(bare, other, 1, &err), EF_OK);
+    assert_int_equal(row_of(bare, "b").self[0], 3);
+    assert_int_equal(bare->mapping_count, other->mapping_count);
+    assert_int_equal(ef_profile_add_mapping(other, &mapping, &id, &err), EF_OK);
+    assert_int_equal(ef_profile_merge(other, bare, 1, &err), EF_OK);
+    assert_int_equal(row_of(other, "c").self[0], 8);
+    assert_int_equal(row_of(other, "a").total[0], 13);
+    ef_profile_free(bare);
+    ef_profile_free(other);
+}
+
 /* Field fault 15: no period type in both, and in one of them. */
 static void
 merge_takes_a_missing_period_type_for_any(void **state)
@@ -706,6 +731,7 @@ main(void)
         cmocka_unit_test(merge_into_an_empty_profile_brings_mappings_and_samples),
         cmocka_unit_test(merge_into_a_profile_without_types_takes_the_types),
         cmocka_unit_test(merge_refuses_other_types_and_names_them),
+        cmocka_unit_test(merge_of_profiles_without_mappings_adds_them),
         cmocka_unit_test(merge_takes_a_missing_period_type_for_any),
         cmocka_unit_test(merge_refuses_values_that_would_overflow),
         cmocka_unit_test(merge_keeps_the_earlier_time_and_adds_durations),
