@@ -89,8 +89,11 @@ try_stack(struct accept *accept, struct ef_version *version,
                    : KNOWN; /* it was refused for room, which is not the sender's fault */
     if (parent_hash != 0) {
         parent = ef_ids_find(&version->stacks, parent_hash);
-        if (parent == 0)
-            return WAITS;
+        if (parent == 0) /* without room its caller was refused too, and will not come */
+            return ef_dictionary_room(accept->aggregate, version, EF_DICTIONARY_STACKS,
+                                      accept->now_ns)
+                       ? WAITS
+                       : KNOWN;
     }
     if (!ef_dictionary_room(accept->aggregate, version, EF_DICTIONARY_STACKS, accept->now_ns))
         return KNOWN;

@@ -220,6 +220,17 @@ class Faults(ef.FlowCase):
         self.assertEqual(len(self.folded()), 5000)
         self.assertEqual(self.top(limit=10)["other"]["self"]["samples"], 4990)
 
+    # 23: more stacks than a version may have, and more callers among them than a batch may hold: the sum is kept all the same.
+    def test_more_stacks_than_a_version_may_have_are_booked_on_the_limit(self):
+        rng = random.Random(5)
+        lines = [";".join(f"f{rng.randrange(2000)}" for _ in range(8)) + " 1" for _ in range(60000)]
+        answer = self.taken("\n".join(lines).encode())
+        self.assertEqual(answer["samples"], 60000)
+        stacks = self.folded()
+        self.assertEqual(sum(stacks.values()), 60000)
+        self.assertGreater(stacks["(limit reached)"], 10000)
+        self.assertIn("stacks_per_version_max", [limit["name"] for limit in self.daemon.status()["limits"]])
+
     # 26, 29, 30: a difference is no profile; but what nets to something positive is.
     def test_negative_values_are_refused_unless_they_net_out(self):
         types = (("alloc_objects", "count"), ("alloc_space", "bytes"))
