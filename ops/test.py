@@ -70,8 +70,8 @@ def ctest(folder, labels, count, stage, jobs="2"):
         ok = case.get("status") == "run"
         inner_passed, inner_failed, inner_skipped = cmocka_counts(output)
         count.skipped += inner_skipped
-        for line in re.findall(r"^(?:SKIPPED: .*|\[  SKIPPED \].*)$", output, re.M):
-            print(f"skipped in {case.get('name')}: {line}", flush=True)
+        for name in sorted(set(re.findall(r"^(?:SKIPPED: (.*)|\[  SKIPPED \] (\w+))$", output, re.M))):
+            print(f"   skipped in {case.get('name')}: {''.join(name)}", flush=True)
         count.passed += inner_passed if ok else 0
         passed += inner_passed if ok else 0
         if not ok or inner_failed:
