@@ -343,7 +343,7 @@ collect(const char *url, const char *folder)
     struct ef_ingest_options options = {.ingest_url = url, .sync_url = "tcp://127.0.0.1:0"};
     struct ef_wire_keys *keys;
     struct ef_store *store;
-    struct ef_aggregate *aggregate;
+    struct ef_aggregate *aggregate = NULL;
     struct ef_ingest *ingest;
     struct ef_ingest_stat stat;
     uint64_t sequence = 0;
@@ -619,7 +619,7 @@ resident_bytes(bool flood)
 {
     char folder[] = "/tmp/ef-bench-XXXXXX";
     struct ef_store *store;
-    struct ef_aggregate *aggregate;
+    struct ef_aggregate *aggregate = NULL;
     uint64_t sequence = 0;
     double bytes;
 
